@@ -1,0 +1,416 @@
+//! One panel on the page: its room, its axes, its titles, its colour bar, its legend.
+
+use super::axis::{Axis, Span};
+use super::color::Color;
+use super::draw::{self, Frame};
+use super::legend::{self, Entry};
+use super::panel::Panel;
+use super::series::Series;
+use super::shape::{Anchor, Point, Rect, Shape, Stroke, Text};
+use super::style::Look;
+use super::ticks::Ticks;
+use crate::error::Result;
+use crate::number::minus;
+use crate::text::RichText;
+use crate::text::font::{self, Weight};
+
+const TITLE: f64 = 18.0;
+const NOTE: f64 = 15.0;
+const LABEL: f64 = 16.0;
+const TICK_TEXT: f64 = 14.5;
+const TICK: f64 = 6.0;
+const MINOR_TICK: f64 = 3.5;
+/// From a tick to its label.
+const TICK_GAP: f64 = 5.0;
+/// From the outermost tick labels or the legend to what comes before them.
+const LABEL_GAP: f64 = 6.0;
+const LEGEND_GAP: f64 = 10.0;
+/// The colour bar: its distance from the panel and its width.
+const BAR: (f64, f64) = (16.0, 18.0);
+/// Line height relative to the size of the text.
+pub(crate) const LEADING: f64 = 1.32;
+/// The slant of names that are too long to stand side by side.
+const SLANT_DEGREES: f64 = 38.0;
+/// Room a tick label needs along the horizontal and the vertical axis.
+const TICK_ROOM: (f64, f64) = (66.0, 38.0);
+
+/// A panel with everything measured that its neighbours depend on.
+pub(crate) struct Cell<'a> {
+    panel: &'a Panel,
+    title: Vec<RichText>,
+    note: Vec<RichText>,
+    x: (Span, Ticks),
+    y: (Span, Ticks),
+    colors: Option<(Span, Ticks)>,
+    entries: Vec<Entry<'a>>,
+    names: Names,
+    /// Room the panel needs around its data area.
+    pub(crate) left: f64,
+    pub(crate) right: f64,
+    pub(crate) top: f64,
+}
+
+/// Where a panel is drawn.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) area: Rect,
+    /// The left margin of its column: labels of the vertical axes line up.
+    pub(crate) left: f64,
+    /// Room for titles in its row: titles line up.
+    pub(crate) top: f64,
+    /// What the legend may span; a square data area is narrower.
+    pub(crate) legend_width: f64,
+}
+
+impl<'a> Cell<'a> {
+    /// Fixes axes and ticks of a panel and measures the room its texts need.
+    pub(crate) fn measure(
+        panel: &'a Panel,
+        entries: Vec<Entry<'a>>,
+        width: f64,
+        aspect: f64,
+    ) -> Result<Self> {
+        let (x_data, y_data) = panel.extents();
+        let x_span = panel.x.span(&panel.title, "x", &x_data)?;
+        let y_span = panel.y.span(&panel.title, "y", &y_data)?;
+        // Tick labels decide the margins and the margins how many ticks fit: usual margins break the circle.
+        let bar = if panel.heatmap.is_some() { 90.0 } else { 0.0 };
+        let likely_width = (width - 80.0 - bar).max(60.0);
+        let likely_height = likely_width * if panel.square { 1.0 } else { aspect };
+        let count = |length: f64, room: f64| ((length / room) as usize).max(4);
+        let mut x_ticks = panel.x.ticks(x_span, count(likely_width, TICK_ROOM.0));
+        let y_ticks = panel.y.ticks(y_span, count(likely_height, TICK_ROOM.1));
+        let colors = match &panel.heatmap {
+            None => None,
+            Some(heatmap) => {
+                heatmap.check(&panel.x, &panel.y)?;
+                let span = heatmap.span(&panel.title)?;
+                let ticks = heatmap
+                    .colors()
+                    .ticks(span, count(likely_height, TICK_ROOM.1));
+                Some((span, ticks))
+            }
+        };
+
+        let names = Names::fit(&panel.x, &mut x_ticks, likely_width);
+        let left = TICK + TICK_GAP + widest(&y_ticks) + room_for_label(&panel.y, &y_ticks);
+        let right = match (&panel.heatmap, &colors) {
+            (Some(heatmap), Some((_, ticks))) => {
+                let text = widest(ticks) + room_for_label(heatmap.colors(), ticks);
+                BAR.0 + BAR.1 + TICK + TICK_GAP + text
+            }
+            // The last tick label may stand out by half its width.
+            _ => 14.0,
+        };
+        let title = font::wrap(&panel.title, TITLE, Weight::SemiBold, width);
+        let note = font::wrap(&panel.note, NOTE, Weight::Regular, width);
+        let titles = title.len() as f64 * TITLE * LEADING + note.len() as f64 * NOTE * LEADING;
+        Ok(Self {
+            panel,
+            title,
+            note,
+            x: (x_span, x_ticks),
+            y: (y_span, y_ticks),
+            colors,
+            entries,
+            left: left.max(names.overhang),
+            names,
+            right,
+            top: if titles > 0.0 { titles + 10.0 } else { 8.0 },
+        })
+    }
+
+    /// Room the panel needs below a data area of this width.
+    pub(crate) fn bottom(&self, plot_width: f64) -> f64 {
+        let rows = legend::rows(&self.entries, plot_width);
+        let legend = if rows.is_empty() {
+            0.0
+        } else {
+            LEGEND_GAP + legend::height(&rows)
+        };
+        self.to_x_label() + room_for_label(&self.panel.x, &self.x.1) + legend
+    }
+
+    /// From the data area to the label of the horizontal axis.
+    fn to_x_label(&self) -> f64 {
+        TICK + TICK_GAP + self.names.height
+    }
+
+    /// Whether the data area is to be a square.
+    pub(crate) fn is_square(&self) -> bool {
+        self.panel.square
+    }
+
+    /// Draws the panel with its series.
+    pub(crate) fn draw(&self, looks: &[(&Series, Look)], place: Place, shapes: &mut Vec<Shape>) {
+        let area = place.area;
+        let frame = Frame {
+            area,
+            x: self.x.0,
+            y: self.y.0,
+        };
+        let (x, y) = (area.x - place.left, area.y - place.top);
+        let note_y = y + self.title.len() as f64 * TITLE * LEADING;
+        text_lines(
+            &self.title,
+            TITLE,
+            Weight::SemiBold,
+            Color::INK,
+            (x, y),
+            shapes,
+        );
+        text_lines(
+            &self.note,
+            NOTE,
+            Weight::Regular,
+            Color::MUTED,
+            (x, note_y),
+            shapes,
+        );
+
+        match (&self.panel.heatmap, &self.colors) {
+            (Some(heatmap), Some((span, _))) => shapes.push(heatmap.draw(&frame, *span)),
+            _ => self.draw_grid(&frame, shapes),
+        }
+        shapes.extend(draw::series(looks, &frame));
+        self.draw_x_axis(&frame, shapes);
+        self.draw_y_axis(&frame, place.left, shapes);
+        self.draw_color_bar(area, shapes);
+
+        let rows = legend::rows(&self.entries, place.legend_width);
+        let label = room_for_label(&self.panel.x, &self.x.1);
+        let legend_y = area.bottom() + self.to_x_label() + label + LEGEND_GAP;
+        legend::draw(&rows, (area.x, legend_y), None, shapes);
+    }
+
+    fn draw_grid(&self, frame: &Frame, shapes: &mut Vec<Shape>) {
+        let area = frame.area;
+        let mut parts = Vec::new();
+        // Names are not values between which one reads off: they need no lines.
+        if !self.panel.x.is_named() {
+            let xs = self
+                .x
+                .1
+                .major
+                .iter()
+                .filter_map(|(value, _)| frame.page_x(*value));
+            parts.extend(xs.map(|x| vec![(x, area.y), (x, area.bottom())]));
+        }
+        let ys = self
+            .y
+            .1
+            .major
+            .iter()
+            .filter_map(|(value, _)| frame.page_y(*value));
+        parts.extend(ys.map(|y| vec![(area.x, y), (area.right(), y)]));
+        shapes.push(Shape::polyline(parts, Stroke::solid(Color::GRID, 1.2)));
+    }
+
+    fn draw_x_axis(&self, frame: &Frame, shapes: &mut Vec<Shape>) {
+        let area = frame.area;
+        let bottom = area.bottom();
+        let ticks = &self.x.1;
+        let mut lines = vec![vec![(area.x, bottom), (area.right(), bottom)]];
+        for (value, length) in all_ticks(ticks) {
+            if let Some(x) = frame.page_x(value) {
+                lines.push(vec![(x, bottom), (x, bottom + length)]);
+            }
+        }
+        shapes.push(Shape::polyline(lines, Stroke::solid(Color::MUTED, 1.2)));
+        for (value, label) in &ticks.major {
+            let Some(x) = frame.page_x(*value) else {
+                continue;
+            };
+            let top = bottom + TICK + TICK_GAP;
+            if self.names.slanted {
+                let at = (x + 4.0, top + TICK_TEXT * 0.6);
+                let text = Text::new(at, RichText::parse(label), TICK_TEXT);
+                let text = text.anchor(Anchor::End).rotate(-SLANT_DEGREES);
+                shapes.push(Shape::Text(text.color(Color::MUTED)));
+                continue;
+            }
+            for (i, line) in self.names.lines(label).into_iter().enumerate() {
+                let at = (x, top + TICK_TEXT * (0.8 + LEADING * i as f64));
+                let text = Text::new(at, line, TICK_TEXT).anchor(Anchor::Middle);
+                shapes.push(Shape::Text(text.color(Color::MUTED)));
+            }
+        }
+        let at = (
+            area.center_x(),
+            bottom + self.to_x_label() + LABEL_GAP + LABEL * 0.8,
+        );
+        shapes.push(Shape::Text(label_text(
+            at,
+            &self.panel.x,
+            ticks,
+            area.width,
+        )));
+    }
+
+    fn draw_y_axis(&self, frame: &Frame, left: f64, shapes: &mut Vec<Shape>) {
+        let area = frame.area;
+        let ticks = &self.y.1;
+        let mut lines = vec![vec![(area.x, area.y), (area.x, area.bottom())]];
+        for (value, length) in all_ticks(ticks) {
+            if let Some(y) = frame.page_y(value) {
+                lines.push(vec![(area.x, y), (area.x - length, y)]);
+            }
+        }
+        shapes.push(Shape::polyline(lines, Stroke::solid(Color::MUTED, 1.2)));
+        for (value, label) in &ticks.major {
+            let Some(y) = frame.page_y(*value) else {
+                continue;
+            };
+            let at = (area.x - TICK - TICK_GAP, y + TICK_TEXT * 0.36);
+            let text = Text::new(at, RichText::parse(label), TICK_TEXT);
+            shapes.push(Shape::Text(text.anchor(Anchor::End).color(Color::MUTED)));
+        }
+        let at = (area.x - left + LABEL * 0.85, area.center_y());
+        let text = label_text(at, &self.panel.y, ticks, area.height);
+        shapes.push(Shape::Text(text.rotate(-90.0)));
+    }
+
+    fn draw_color_bar(&self, panel: Rect, shapes: &mut Vec<Shape>) {
+        let (Some(heatmap), Some((span, ticks))) = (&self.panel.heatmap, &self.colors) else {
+            return;
+        };
+        let bar = Rect {
+            x: panel.right() + BAR.0,
+            y: panel.y,
+            width: BAR.1,
+            height: panel.height,
+        };
+        heatmap.draw_bar(bar, *span, shapes);
+        let at = |value: f64| span.fraction(value).map(|f| bar.bottom() - f * bar.height);
+        let lines = all_ticks(ticks)
+            .filter_map(|(value, length)| Some((at(value)?, length)))
+            .map(|(y, length)| vec![(bar.right(), y), (bar.right() + length, y)])
+            .collect();
+        shapes.push(Shape::polyline(lines, Stroke::solid(Color::MUTED, 1.2)));
+        for (value, label) in &ticks.major {
+            if let Some(y) = at(*value) {
+                let at = (bar.right() + TICK + TICK_GAP, y + TICK_TEXT * 0.36);
+                let text = Text::new(at, RichText::parse(label), TICK_TEXT);
+                shapes.push(Shape::Text(text.color(Color::MUTED)));
+            }
+        }
+        let text_x = bar.right() + TICK + TICK_GAP + widest(ticks) + LABEL_GAP;
+        let at = (text_x + LABEL * 0.85, bar.center_y());
+        let text = label_text(at, heatmap.colors(), ticks, bar.height);
+        shapes.push(Shape::Text(text.rotate(-90.0)));
+    }
+}
+
+/// Sets lines below one another; the first one's top is at `y`.
+pub(crate) fn text_lines(
+    lines: &[RichText],
+    size: f64,
+    weight: Weight,
+    color: Color,
+    (x, y): (f64, f64),
+    shapes: &mut Vec<Shape>,
+) {
+    for (i, line) in lines.iter().enumerate() {
+        let baseline = y + size * (0.95 + LEADING * i as f64);
+        let text = Text::new((x, baseline), line.clone(), size);
+        shapes.push(Shape::Text(text.weight(weight).color(color)));
+    }
+}
+
+/// Major and minor ticks with the lengths of their lines.
+fn all_ticks(ticks: &Ticks) -> impl Iterator<Item = (f64, f64)> {
+    let major = ticks.major.iter().map(|(value, _)| (*value, TICK));
+    major.chain(ticks.minor.iter().map(|value| (*value, MINOR_TICK)))
+}
+
+/// How the labels below the horizontal axis are set.
+struct Names {
+    slanted: bool,
+    /// Room below the axis.
+    height: f64,
+    /// How far the first may reach beyond the axis on the left.
+    overhang: f64,
+    /// The width at which names are broken into lines.
+    limit: f64,
+}
+
+impl Names {
+    /// Names that do not fit side by side are broken into two lines, else slanted, and thinned if need be.
+    fn fit(axis: &Axis, ticks: &mut Ticks, length: f64) -> Self {
+        let mut names = Self {
+            slanted: false,
+            height: TICK_TEXT * 1.1,
+            overhang: 0.0,
+            limit: f64::INFINITY,
+        };
+        if !axis.is_named() || ticks.major.is_empty() {
+            return names;
+        }
+        let slot = length / ticks.major.len() as f64;
+        names.limit = slot - 10.0;
+        let broken: Vec<Vec<RichText>> = ticks
+            .major
+            .iter()
+            .map(|(_, label)| names.lines(label))
+            .collect();
+        let lines = broken.iter().map(Vec::len).max().unwrap_or(1).max(1);
+        let fits = |line: &RichText| font::width(line, TICK_TEXT, Weight::Regular) <= names.limit;
+        if lines <= 2 && broken.iter().flatten().all(fits) {
+            names.height += TICK_TEXT * LEADING * (lines - 1) as f64;
+            return names;
+        }
+        let widest = widest(ticks);
+        let every = (TICK_TEXT * 1.25 / slot).ceil().max(1.0) as usize;
+        ticks.major = std::mem::take(&mut ticks.major)
+            .into_iter()
+            .step_by(every)
+            .collect();
+        let (sin, cos) = SLANT_DEGREES.to_radians().sin_cos();
+        Self {
+            slanted: true,
+            height: widest * sin + TICK_TEXT * cos,
+            overhang: (widest * cos - slot / 2.0).max(0.0),
+            limit: f64::INFINITY,
+        }
+    }
+
+    fn lines(&self, label: &str) -> Vec<RichText> {
+        font::wrap(label, TICK_TEXT, Weight::Regular, self.limit)
+    }
+}
+
+fn widest(ticks: &Ticks) -> f64 {
+    let width = |label: &str| font::width(&RichText::parse(label), TICK_TEXT, Weight::Regular);
+    ticks
+        .major
+        .iter()
+        .map(|(_, label)| width(label))
+        .fold(0.0, f64::max)
+}
+
+/// The axis' label, with the factor that its tick labels leave out.
+fn axis_label(axis: &Axis, ticks: &Ticks) -> RichText {
+    match ticks.factor {
+        None => RichText::parse(axis.label()),
+        Some(power) => {
+            let factor = format!("{} (×10^{{{}}})", axis.label(), minus(&power.to_string()));
+            RichText::parse(factor.trim_start())
+        }
+    }
+}
+
+/// The axis' label, made smaller where it is longer than the axis.
+fn label_text(at: Point, axis: &Axis, ticks: &Ticks, length: f64) -> Text {
+    let label = axis_label(axis, ticks);
+    let width = font::width(&label, LABEL, Weight::Regular);
+    let size = LABEL * (1.1 * length / width.max(1.0)).clamp(0.75, 1.0);
+    Text::new(at, label, size).anchor(Anchor::Middle)
+}
+
+fn room_for_label(axis: &Axis, ticks: &Ticks) -> f64 {
+    if axis_label(axis, ticks).spans().is_empty() {
+        0.0
+    } else {
+        LABEL_GAP + LABEL * LEADING
+    }
+}

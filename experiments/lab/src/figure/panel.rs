@@ -1,0 +1,199 @@
+//! A panel: two axes and the series between them.
+
+use super::axis::{Axis, Extent};
+use super::heatmap::Heatmap;
+use super::series::{Dash, Series};
+use crate::text::RichText;
+
+/// Two axes and the series between them.
+#[derive(Debug, Clone)]
+pub struct Panel {
+    pub(crate) title: String,
+    pub(crate) note: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) heatmap: Option<Heatmap>,
+    pub(crate) series: Vec<Series>,
+    pub(crate) square: bool,
+}
+
+impl Panel {
+    /// An empty panel; the title usually starts with its letter, as in `(A) Variance`.
+    pub fn new(title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            note: String::new(),
+            x: Axis::linear(""),
+            y: Axis::linear(""),
+            heatmap: None,
+            series: Vec::new(),
+            square: false,
+        }
+    }
+
+    /// A line below the title, in smaller type.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// The horizontal axis.
+    pub fn x(mut self, axis: Axis) -> Self {
+        self.x = axis;
+        self
+    }
+
+    /// The vertical axis.
+    pub fn y(mut self, axis: Axis) -> Self {
+        self.y = axis;
+        self
+    }
+
+    /// Draws the data area as a square, as for two axes of the same quantity.
+    pub fn square(mut self) -> Self {
+        self.square = true;
+        self
+    }
+
+    /// A heat map below the series, with its colour bar beside the panel.
+    pub fn heatmap(mut self, heatmap: Heatmap) -> Self {
+        self.heatmap = Some(heatmap);
+        self
+    }
+
+    /// Adds a series with looks of its own; the methods below are short forms.
+    pub fn series(mut self, series: Series) -> Self {
+        self.series.push(series);
+        self
+    }
+
+    /// A line; dashes are chosen so that it differs from the figure's other lines.
+    pub fn line(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::line(label, xs, ys))
+    }
+
+    /// A dashed line.
+    pub fn dashed(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::line(label, xs, ys).dash(Dash::Dashed))
+    }
+
+    /// A dotted line.
+    pub fn dotted(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::line(label, xs, ys).dash(Dash::Dotted))
+    }
+
+    /// Points.
+    pub fn points(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::points(label, xs, ys))
+    }
+
+    /// Points with symmetric error bars of these half lengths.
+    pub fn points_with_errors(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+        errors: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::points(label, xs, ys).errors(errors))
+    }
+
+    /// Points with symmetric error bars of these half lengths, joined by a line.
+    pub fn line_with_errors(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+        errors: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::line_points(label, xs, ys).errors(errors))
+    }
+
+    /// A shaded band between two curves.
+    pub fn band(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        low: impl AsRef<[f64]>,
+        high: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::band(label, xs, low, high))
+    }
+
+    /// Bars that stand on zero.
+    pub fn bars(
+        self,
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        tops: impl AsRef<[f64]>,
+    ) -> Self {
+        self.series(Series::bars(label, xs, tops))
+    }
+
+    /// A grey dashed line across the panel at a height.
+    pub fn horizontal(self, label: impl Into<String>, y: f64) -> Self {
+        self.series(Series::horizontal(label, y))
+    }
+
+    /// A grey dashed line across the panel at a position.
+    pub fn vertical(self, label: impl Into<String>, x: f64) -> Self {
+        self.series(Series::vertical(label, x))
+    }
+
+    /// The grey dashed line `y = x`.
+    pub fn diagonal(self, label: impl Into<String>) -> Self {
+        self.series(Series::diagonal(label))
+    }
+
+    /// What the series need the axes to show.
+    pub(crate) fn extents(&self) -> (Extent, Extent) {
+        let (mut x, mut y) = (Extent::default(), Extent::default());
+        for series in &self.series {
+            series.extend(&mut x, &mut y);
+        }
+        if let Some(heatmap) = &self.heatmap {
+            heatmap.extend((&mut x, self.x.scale()), (&mut y, self.y.scale()));
+        }
+        (x, y)
+    }
+
+    /// A sentence for those who cannot see the panel.
+    pub(crate) fn describe(&self) -> String {
+        let plain = |markup: &str| RichText::parse(markup).plain();
+        let mut labels: Vec<String> = Vec::new();
+        labels.extend(self.heatmap.iter().map(|map| plain(map.colors().label())));
+        for series in &self.series {
+            let label = plain(&series.label);
+            if !label.is_empty() && !labels.contains(&label) {
+                labels.push(label);
+            }
+        }
+        format!(
+            "{}: {} against {}; {}.",
+            plain(&self.title),
+            plain(self.y.label()),
+            plain(self.x.label()),
+            labels.join(", ")
+        )
+    }
+}

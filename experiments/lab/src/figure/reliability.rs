@@ -1,0 +1,64 @@
+//! The reliability diagram: is a network right as often as it says it is?
+
+use super::axis::Axis;
+use super::color::Color;
+use super::panel::Panel;
+use super::series::Series;
+
+/// One bin of predictions by their confidence.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReliabilityBin {
+    /// The lowest confidence of the bin.
+    pub low: f64,
+    /// The highest confidence of the bin.
+    pub high: f64,
+    /// Mean confidence of the predictions in it.
+    pub confidence: f64,
+    /// Share of them that are right.
+    pub accuracy: f64,
+    /// Share of all predictions that fall into it; an empty bin is not drawn.
+    pub share: f64,
+}
+
+impl Panel {
+    /// A reliability diagram: accuracy as bars, the gap to the confidence hatched, and the line on which a
+    /// calibrated network lies.
+    pub fn reliability(title: impl Into<String>, bins: &[ReliabilityBin]) -> Self {
+        let bins: Vec<&ReliabilityBin> = bins.iter().filter(|bin| bin.share > 0.0).collect();
+        let mut panel = Panel::new(title)
+            .x(Axis::linear("confidence").range(0.0, 1.0))
+            .y(Axis::linear("accuracy").range(0.0, 1.0))
+            .square();
+        // Bins may differ in width (equal mass), and a series has one width: a series for each width.
+        let column = |bins: &[&ReliabilityBin], f: fn(&ReliabilityBin) -> f64| -> Vec<f64> {
+            bins.iter().map(|bin| f(bin)).collect()
+        };
+        for same_width in bins.chunk_by(|a, b| (width(a) - width(b)).abs() < 1e-9) {
+            let center = column(same_width, |bin| (bin.low + bin.high) / 2.0);
+            let accuracy = column(same_width, |bin| bin.accuracy);
+            let confidence = column(same_width, |bin| bin.confidence);
+            let width = width(same_width[0]);
+            panel = panel
+                .series(
+                    Series::bars("accuracy", &center, &accuracy)
+                        .bar_width(width)
+                        .color(Color::BLUE),
+                )
+                .series(
+                    Series::bars_between(
+                        "gap to confidence",
+                        &center,
+                        &accuracy,
+                        &confidence,
+                        width,
+                    )
+                    .color(Color::VERMILION),
+                );
+        }
+        panel.diagonal("calibrated")
+    }
+}
+
+fn width(bin: &ReliabilityBin) -> f64 {
+    bin.high - bin.low
+}

@@ -1,0 +1,422 @@
+//! Series: data with a label and the looks that tell it from the others.
+
+use super::axis::Extent;
+use super::color::Color;
+use crate::error::{Error, Result};
+
+/// How a line is broken up, so that it can be told from others without colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dash {
+    /// Unbroken.
+    Solid,
+    /// Dashes.
+    Dashed,
+    /// Dots.
+    Dotted,
+    /// Dash, dot.
+    DashDot,
+    /// Long dashes.
+    LongDash,
+}
+
+impl Dash {
+    pub(crate) const CYCLE: [Self; 5] = [
+        Self::Solid,
+        Self::Dashed,
+        Self::DashDot,
+        Self::Dotted,
+        Self::LongDash,
+    ];
+
+    pub(crate) fn pattern(self) -> &'static [f64] {
+        match self {
+            Self::Solid => &[],
+            Self::Dashed => &[8.0, 5.0],
+            Self::Dotted => &[2.4, 4.0],
+            Self::DashDot => &[9.0, 4.0, 2.4, 4.0],
+            Self::LongDash => &[16.0, 5.0],
+        }
+    }
+}
+
+/// The shape of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// A disc.
+    Circle,
+    /// A square.
+    Square,
+    /// A triangle that points up.
+    Triangle,
+    /// A square on its corner.
+    Diamond,
+    /// A triangle that points down.
+    TriangleDown,
+    /// A diagonal cross.
+    Cross,
+}
+
+impl Marker {
+    pub(crate) const CYCLE: [Self; 6] = [
+        Self::Circle,
+        Self::Square,
+        Self::Triangle,
+        Self::Diamond,
+        Self::TriangleDown,
+        Self::Cross,
+    ];
+}
+
+/// What a series draws.
+#[derive(Debug, Clone)]
+pub(crate) enum Kind {
+    Xy {
+        xs: Vec<f64>,
+        ys: Vec<f64>,
+        /// Lower and upper ends of the error bars.
+        errors: Option<(Vec<f64>, Vec<f64>)>,
+        line: bool,
+        points: bool,
+    },
+    Band {
+        xs: Vec<f64>,
+        low: Vec<f64>,
+        high: Vec<f64>,
+    },
+    Bars {
+        xs: Vec<f64>,
+        /// Where the bars stand; zero if not given.
+        bottoms: Option<Vec<f64>>,
+        tops: Vec<f64>,
+        /// Width on the x axis; a share of the spacing if not given.
+        width: Option<f64>,
+        hatched: bool,
+    },
+    Horizontal(f64),
+    Vertical(f64),
+    Diagonal,
+}
+
+/// Data with a label and its looks.
+///
+/// What is not chosen is chosen for the series: in one figure the same label has the same colour,
+/// dashes and marker in every panel, and different labels differ in all of them, so that neither
+/// colour blindness nor a grey printer makes two series one.
+#[derive(Debug, Clone)]
+pub struct Series {
+    pub(crate) label: String,
+    pub(crate) kind: Kind,
+    pub(crate) color: Option<Color>,
+    pub(crate) dash: Option<Dash>,
+    pub(crate) marker: Option<Marker>,
+    pub(crate) width: Option<f64>,
+}
+
+impl Series {
+    fn new(label: impl Into<String>, kind: Kind) -> Self {
+        Self {
+            label: label.into(),
+            kind,
+            color: None,
+            dash: None,
+            marker: None,
+            width: None,
+        }
+    }
+
+    /// A line through the points. Points that are not finite interrupt it.
+    pub fn line(label: impl Into<String>, xs: impl AsRef<[f64]>, ys: impl AsRef<[f64]>) -> Self {
+        Self::xy(label, xs, ys, true, false)
+    }
+
+    /// Points.
+    pub fn points(label: impl Into<String>, xs: impl AsRef<[f64]>, ys: impl AsRef<[f64]>) -> Self {
+        Self::xy(label, xs, ys, false, true)
+    }
+
+    /// Points joined by a line.
+    pub fn line_points(
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+    ) -> Self {
+        Self::xy(label, xs, ys, true, true)
+    }
+
+    fn xy(
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        ys: impl AsRef<[f64]>,
+        line: bool,
+        points: bool,
+    ) -> Self {
+        let kind = Kind::Xy {
+            xs: xs.as_ref().to_vec(),
+            ys: ys.as_ref().to_vec(),
+            errors: None,
+            line,
+            points,
+        };
+        Self::new(label, kind)
+    }
+
+    /// A shaded band between two curves; with the label of a line, it shares the line's colour.
+    pub fn band(
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        low: impl AsRef<[f64]>,
+        high: impl AsRef<[f64]>,
+    ) -> Self {
+        let kind = Kind::Band {
+            xs: xs.as_ref().to_vec(),
+            low: low.as_ref().to_vec(),
+            high: high.as_ref().to_vec(),
+        };
+        Self::new(label, kind)
+    }
+
+    /// Bars that stand on zero. Several series of bars in a panel stand side by side; where lines would be
+    /// dashed, bars are hatched.
+    pub fn bars(label: impl Into<String>, xs: impl AsRef<[f64]>, tops: impl AsRef<[f64]>) -> Self {
+        let kind = Kind::Bars {
+            xs: xs.as_ref().to_vec(),
+            bottoms: None,
+            tops: tops.as_ref().to_vec(),
+            width: None,
+            hatched: false,
+        };
+        Self::new(label, kind)
+    }
+
+    /// Floating bars from `bottoms` to `tops`, each `width` wide on the x axis; hatched, so that what
+    /// lies under them stays visible.
+    pub fn bars_between(
+        label: impl Into<String>,
+        xs: impl AsRef<[f64]>,
+        bottoms: impl AsRef<[f64]>,
+        tops: impl AsRef<[f64]>,
+        width: f64,
+    ) -> Self {
+        let kind = Kind::Bars {
+            xs: xs.as_ref().to_vec(),
+            bottoms: Some(bottoms.as_ref().to_vec()),
+            tops: tops.as_ref().to_vec(),
+            width: Some(width),
+            hatched: true,
+        };
+        Self::new(label, kind)
+    }
+
+    /// A line across the panel at a height.
+    pub fn horizontal(label: impl Into<String>, y: f64) -> Self {
+        Self::new(label, Kind::Horizontal(y)).reference()
+    }
+
+    /// A line across the panel at a position.
+    pub fn vertical(label: impl Into<String>, x: f64) -> Self {
+        Self::new(label, Kind::Vertical(x)).reference()
+    }
+
+    /// The line `y = x`.
+    pub fn diagonal(label: impl Into<String>) -> Self {
+        Self::new(label, Kind::Diagonal).reference()
+    }
+
+    fn reference(self) -> Self {
+        self.color(Color::GREY).dash(Dash::Dashed).stroke_width(1.6)
+    }
+
+    /// Symmetric error bars: the half length for each point.
+    pub fn errors(mut self, half: impl AsRef<[f64]>) -> Self {
+        if let Kind::Xy { ys, errors, .. } = &mut self.kind {
+            let half = half.as_ref();
+            // A wrong length is kept, to be reported when the figure is drawn.
+            let end = |sign: f64| {
+                half.iter()
+                    .enumerate()
+                    .map(|(i, h)| ys.get(i).map_or(f64::NAN, |y| y + sign * h))
+                    .collect()
+            };
+            *errors = Some((end(-1.0), end(1.0)));
+        }
+        self
+    }
+
+    /// Error bars from their lower to their upper ends.
+    pub fn errors_between(mut self, low: impl AsRef<[f64]>, high: impl AsRef<[f64]>) -> Self {
+        if let Kind::Xy { errors, .. } = &mut self.kind {
+            *errors = Some((low.as_ref().to_vec(), high.as_ref().to_vec()));
+        }
+        self
+    }
+
+    /// A colour of its own.
+    pub fn color(mut self, color: Color) -> Self {
+        self.color = Some(color);
+        self
+    }
+
+    /// A dash pattern of its own.
+    pub fn dash(mut self, dash: Dash) -> Self {
+        self.dash = Some(dash);
+        self
+    }
+
+    /// A marker of its own; a line gets points with it.
+    pub fn marker(mut self, marker: Marker) -> Self {
+        self.marker = Some(marker);
+        if let Kind::Xy { points, .. } = &mut self.kind {
+            *points = true;
+        }
+        self
+    }
+
+    /// Width of the line, in units of a figure 1200 wide.
+    pub fn stroke_width(mut self, width: f64) -> Self {
+        self.width = Some(width);
+        self
+    }
+
+    /// Gives bars a width on the x axis, in place of a share of their spacing.
+    pub fn bar_width(mut self, value: f64) -> Self {
+        if let Kind::Bars { width, .. } = &mut self.kind {
+            *width = Some(value);
+        }
+        self
+    }
+
+    /// Whether its dashes can be seen: lines are dashed, bars hatched.
+    pub(crate) fn has_dashes(&self) -> bool {
+        self.has_line() || matches!(self.kind, Kind::Bars { .. })
+    }
+
+    pub(crate) fn has_line(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Xy { line: true, .. } | Kind::Horizontal(_) | Kind::Vertical(_) | Kind::Diagonal
+        )
+    }
+
+    pub(crate) fn has_points(&self) -> bool {
+        matches!(self.kind, Kind::Xy { points: true, .. })
+    }
+
+    /// Reports columns of different lengths.
+    pub(crate) fn check(&self) -> Result<()> {
+        let check = |what, found: &[f64], xs: &[f64]| {
+            if found.len() == xs.len() {
+                Ok(())
+            } else {
+                Err(Error::Lengths {
+                    series: self.label.clone(),
+                    what,
+                    found: found.len(),
+                    expected: xs.len(),
+                })
+            }
+        };
+        match &self.kind {
+            Kind::Xy { xs, ys, errors, .. } => {
+                check("y", ys, xs)?;
+                if let Some((low, high)) = errors {
+                    check("the errors", low, xs)?;
+                    check("the errors", high, xs)?;
+                }
+                Ok(())
+            }
+            Kind::Band { xs, low, high } => {
+                check("the lower edge", low, xs)?;
+                check("the upper edge", high, xs)
+            }
+            Kind::Bars {
+                xs, bottoms, tops, ..
+            } => {
+                check("the tops", tops, xs)?;
+                bottoms
+                    .as_ref()
+                    .map_or(Ok(()), |bottoms| check("the bottoms", bottoms, xs))
+            }
+            Kind::Horizontal(_) | Kind::Vertical(_) | Kind::Diagonal => Ok(()),
+        }
+    }
+
+    /// Adds what the series shows to the extents of the axes.
+    pub(crate) fn extend(&self, x: &mut Extent, y: &mut Extent) {
+        let add = |extent: &mut Extent, values: &[f64]| {
+            for value in values {
+                extent.add(*value);
+            }
+        };
+        match &self.kind {
+            Kind::Xy { xs, ys, errors, .. } => {
+                // A point that has no place on one axis must not stretch the other.
+                for (i, (px, py)) in xs.iter().zip(ys).enumerate() {
+                    if px.is_finite() && py.is_finite() {
+                        x.add(*px);
+                        y.add(*py);
+                        if let Some((low, high)) = errors {
+                            y.add(low.get(i).copied().unwrap_or(*py));
+                            y.add(high.get(i).copied().unwrap_or(*py));
+                        }
+                    }
+                }
+            }
+            Kind::Band { xs, low, high } => {
+                add(x, xs);
+                add(y, low);
+                add(y, high);
+            }
+            Kind::Bars {
+                xs,
+                bottoms,
+                tops,
+                width,
+                ..
+            } => {
+                let half = width.unwrap_or_else(|| spacing(xs)) / 2.0;
+                for value in xs {
+                    x.add(value - half);
+                    x.add(value + half);
+                }
+                add(y, tops);
+                match bottoms {
+                    Some(bottoms) => add(y, bottoms),
+                    None => {
+                        y.add(0.0);
+                        if !tops.iter().any(|top| *top < 0.0) {
+                            y.floor = Some(0.0);
+                        }
+                    }
+                }
+            }
+            Kind::Horizontal(value) => y.add(*value),
+            Kind::Vertical(value) => x.add(*value),
+            Kind::Diagonal => {}
+        }
+    }
+
+    /// Whether the series has at least one value that could be drawn.
+    pub(crate) fn has_data(&self) -> bool {
+        let some =
+            |a: &[f64], b: &[f64]| a.iter().zip(b).any(|(a, b)| a.is_finite() && b.is_finite());
+        match &self.kind {
+            Kind::Xy { xs, ys, .. } => some(xs, ys),
+            Kind::Band { xs, low, .. } => some(xs, low),
+            Kind::Bars { xs, tops, .. } => some(xs, tops),
+            Kind::Horizontal(value) | Kind::Vertical(value) => value.is_finite(),
+            Kind::Diagonal => true,
+        }
+    }
+}
+
+/// The smallest distance between neighbours; one where there are none.
+pub(crate) fn spacing(xs: &[f64]) -> f64 {
+    let mut sorted: Vec<f64> = xs.iter().copied().filter(|x| x.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .filter(|gap| *gap > 0.0)
+        .min_by(f64::total_cmp)
+        .unwrap_or(1.0)
+}
