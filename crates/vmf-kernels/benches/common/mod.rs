@@ -1,0 +1,84 @@
+//! What the benchmarks share: timing on a busy machine, the processor's peak, repeatable numbers.
+#![allow(dead_code)]
+
+use cpu_time::ThreadTime;
+use std::time::Instant;
+
+/// Seconds this thread has been on a processor.
+fn thread_seconds() -> f64 {
+    ThreadTime::now().as_duration().as_secs_f64()
+}
+
+fn wall_seconds() -> f64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs_f64()
+}
+
+/// The clock to measure with: with one thread the thread's own time, which other programs do not lengthen; otherwise
+/// wall time.
+pub(crate) fn now() -> f64 {
+    match rayon::current_num_threads() {
+        1 => thread_seconds(),
+        _ => wall_seconds(),
+    }
+}
+
+/// Seconds that the best of `reps` runs took, after one run to warm up.
+pub(crate) fn best(reps: usize, mut f: impl FnMut()) -> f64 {
+    f();
+    (0..reps)
+        .map(|_| {
+            let start = now();
+            f();
+            now() - start
+        })
+        .fold(f64::MAX, f64::min)
+}
+
+/// GFLOP/s of a loop of independent fused multiply-adds in registers: what the processor can do at most.
+pub(crate) fn fma_peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        use std::arch::x86_64::*;
+        #[target_feature(enable = "avx2,fma")]
+        fn run(n: usize) -> f32 {
+            let x = _mm256_set1_ps(std::hint::black_box(0.999));
+            let mut acc = [_mm256_set1_ps(1.0); 12];
+            for _ in 0..n {
+                for a in &mut acc {
+                    *a = _mm256_fmadd_ps(*a, x, x);
+                }
+            }
+            acc.iter().map(|a| _mm256_cvtss_f32(*a)).sum()
+        }
+        const N: usize = 2_000_000;
+        let seconds = best(7, || {
+            // SAFETY: the features were detected above.
+            std::hint::black_box(unsafe { run(N) });
+        });
+        return (N * 12 * 8 * 2) as f64 / seconds * 1e-9;
+    }
+    f64::NAN
+}
+
+/// Numbers between -0.5 and 0.5 by xorshift.
+pub(crate) fn random(count: usize, seed: u32) -> Vec<f32> {
+    let mut s = seed.wrapping_mul(2_654_435_761).max(1);
+    (0..count)
+        .map(|_| {
+            s ^= s << 13;
+            s ^= s >> 17;
+            s ^= s << 5;
+            s as f32 / u32::MAX as f32 - 0.5
+        })
+        .collect()
+}
+
+/// Runs `f` in a pool of `threads`.
+pub(crate) fn with_threads<T: Send>(threads: usize, f: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .expect("a thread pool")
+        .install(f)
+}

@@ -1,0 +1,431 @@
+//! Adam in one pass over the parameters, optionally on the sphere.
+//!
+//! For step t with gradient g (Kingma and Ba, 2015; decoupled decay λ by Loshchilov and Hutter, 2019):
+//!
+//! ```text
+//! m = β1 m + (1 - β1) g                w = (1 - lr λ) w - lr m̂ / (sqrt(v̂) + ε)
+//! v = β2 v + (1 - β2) g²               m̂ = m / (1 - β1^t),  v̂ = v / (1 - β2^t)
+//! ```
+//!
+//! Where only the direction of a row of weights matters, the step can be taken on the sphere: the part of the gradient
+//! along the row is removed first, `g - (g . w) w / |w|²`, and the row is scaled back to unit length afterwards. Both
+//! happen while the row is in cache.
+//!
+//! The state is the caller's, two slices as long as the parameters, so that checkpoints can hold it. Results are the
+//! same, bit for bit, for any number of threads.
+
+use crate::error::{Error, check_length};
+use crate::simd::{Isa, Kernel, Simd, dispatch_to};
+use rayon::prelude::*;
+
+/// What a group of parameters is stepped with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamConfig {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the mean of the gradient, 0.9 by custom.
+    pub beta1: f64,
+    /// Decay of the mean of its square, 0.999 by custom.
+    pub beta2: f64,
+    /// Added to the root of the mean square, 1e-8 by custom.
+    pub eps: f64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// The length of the rows to keep on the unit sphere, if any.
+    pub sphere: Option<usize>,
+}
+
+impl Default for AdamConfig {
+    fn default() -> Self {
+        AdamConfig {
+            lr: 1e-3,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            sphere: None,
+        }
+    }
+}
+
+/// Elements that a task steps, where there are no rows to keep together.
+const TASK: usize = 1 << 14;
+
+/// Takes step number `step`, the first being 1.
+///
+/// `mean` and `square` are the moments m and v, zeros before the first step.
+pub fn adam(
+    config: &AdamConfig,
+    step: u64,
+    parameters: &mut [f32],
+    gradient: &[f32],
+    mean: &mut [f32],
+    square: &mut [f32],
+) -> Result<(), Error> {
+    adam_on(
+        Isa::current(),
+        config,
+        step,
+        parameters,
+        gradient,
+        mean,
+        square,
+    )
+}
+
+/// [`adam`] on a given instruction set.
+pub fn adam_on(
+    isa: Isa,
+    config: &AdamConfig,
+    step: u64,
+    parameters: &mut [f32],
+    gradient: &[f32],
+    mean: &mut [f32],
+    square: &mut [f32],
+) -> Result<(), Error> {
+    check(config, step, parameters.len())?;
+    check_length("gradient", gradient.len(), parameters.len())?;
+    check_length("mean", mean.len(), parameters.len())?;
+    check_length("square", square.len(), parameters.len())?;
+    let scales = Scales::new(config, step);
+    // A task is whole rows.
+    let row = config.sphere.unwrap_or(1);
+    let task = TASK.div_ceil(row) * row;
+    parameters
+        .par_chunks_mut(task)
+        .zip(gradient.par_chunks(task))
+        .zip(mean.par_chunks_mut(task))
+        .zip(square.par_chunks_mut(task))
+        .for_each(|(((w, g), m), v)| {
+            let row = config.sphere.unwrap_or(w.len());
+            for (((w, g), m), v) in w
+                .chunks_mut(row)
+                .zip(g.chunks(row))
+                .zip(m.chunks_mut(row))
+                .zip(v.chunks_mut(row))
+            {
+                let step = Step {
+                    scales,
+                    sphere: config.sphere.is_some(),
+                    w,
+                    g,
+                    m,
+                    v,
+                };
+                dispatch_to(isa, step);
+            }
+        });
+    Ok(())
+}
+
+fn check(config: &AdamConfig, step: u64, len: usize) -> Result<(), Error> {
+    let value = |name, value: String, requirement| {
+        Err(Error::Value {
+            name,
+            value,
+            requirement,
+        })
+    };
+    for (name, beta) in [("beta1", config.beta1), ("beta2", config.beta2)] {
+        if !(0.0..1.0).contains(&beta) {
+            return value(name, beta.to_string(), "at least 0 and less than 1");
+        }
+    }
+    for (name, number) in [
+        ("lr", config.lr),
+        ("eps", config.eps),
+        ("weight_decay", config.weight_decay),
+    ] {
+        if !(number >= 0.0 && number.is_finite()) {
+            return value(name, number.to_string(), "finite and not negative");
+        }
+    }
+    if step == 0 {
+        return value("step", "0".into(), "at least 1");
+    }
+    match config.sphere {
+        Some(row) if row == 0 || !len.is_multiple_of(row) => value(
+            "sphere",
+            format!("{row} for {len} parameters"),
+            "a row length that divides the number of parameters",
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The numbers of a step that do not depend on the element.
+#[derive(Clone, Copy)]
+struct Scales {
+    keep_mean: f32,
+    new_mean: f32,
+    keep_square: f32,
+    new_square: f32,
+    decay: f32,
+    /// `lr / (1 - β1^t)`
+    rate: f32,
+    /// `1 / sqrt(1 - β2^t)`
+    root: f32,
+    eps: f32,
+}
+
+impl Scales {
+    fn new(config: &AdamConfig, step: u64) -> Self {
+        let correction = |beta: f64| 1.0 - beta.powf(step as f64);
+        Scales {
+            keep_mean: config.beta1 as f32,
+            new_mean: (1.0 - config.beta1) as f32,
+            keep_square: config.beta2 as f32,
+            new_square: (1.0 - config.beta2) as f32,
+            decay: (1.0 - config.lr * config.weight_decay) as f32,
+            rate: (config.lr / correction(config.beta1)) as f32,
+            root: (1.0 / correction(config.beta2).sqrt()) as f32,
+            eps: config.eps as f32,
+        }
+    }
+}
+
+/// One row (or one task's elements, where there are no rows).
+struct Step<'a> {
+    scales: Scales,
+    sphere: bool,
+    w: &'a mut [f32],
+    g: &'a [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+impl Kernel for Step<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let s = self.scales;
+        let radial = if self.sphere {
+            let squared = dot::<S>(self.w, self.w);
+            let along = dot::<S>(self.g, self.w);
+            if squared > 0.0 {
+                (along / squared) as f32
+            } else {
+                0.0
+            }
+        } else {
+            0.0
+        };
+        for (((w, g), m), v) in self.w.iter_mut().zip(self.g).zip(self.m).zip(self.v) {
+            let g = S::mul_add(-radial, *w, *g);
+            *m = S::mul_add(s.keep_mean, *m, s.new_mean * g);
+            *v = S::mul_add(s.keep_square, *v, s.new_square * g * g);
+            let step = *m / S::mul_add(v.sqrt(), s.root, s.eps);
+            *w = S::mul_add(-s.rate, step, s.decay * *w);
+        }
+        if self.sphere {
+            let squared = dot::<S>(self.w, self.w);
+            // A row of zeros has no direction, and stays.
+            let scale = if squared > 0.0 {
+                1.0 / squared.sqrt()
+            } else {
+                1.0
+            } as f32;
+            for w in self.w {
+                *w *= scale;
+            }
+        }
+    }
+}
+
+/// The dot product in single-precision lanes, whose sums over blocks are added in double precision.
+#[inline(always)]
+fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f64 {
+    const LANES: usize = 32;
+    const BLOCK: usize = 64 * LANES;
+    let mut total = 0.0;
+    for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
+        let mut sums = [0f32; LANES];
+        let (a_strips, b_strips) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+        for (a, b) in a_strips.remainder().iter().zip(b_strips.remainder()) {
+            total += f64::from(*a) * f64::from(*b);
+        }
+        for (a, b) in a_strips.zip(b_strips) {
+            for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+                *sum = S::mul_add(*a, *b, *sum);
+            }
+        }
+        total += sums.iter().map(|&sum| f64::from(sum)).sum::<f64>();
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rng, assert_close, with_threads};
+
+    /// The definition, in double precision.
+    struct Reference {
+        w: Vec<f64>,
+        m: Vec<f64>,
+        v: Vec<f64>,
+    }
+
+    impl Reference {
+        fn step(&mut self, c: &AdamConfig, t: i32, gradient: &[f32]) {
+            let row = c.sphere.unwrap_or(self.w.len());
+            for start in (0..self.w.len()).step_by(row) {
+                let range = start..start + row;
+                let mut g: Vec<f64> = gradient[range.clone()]
+                    .iter()
+                    .map(|&g| f64::from(g))
+                    .collect();
+                if c.sphere.is_some() {
+                    let w = &self.w[range.clone()];
+                    let dot =
+                        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+                    let radial = dot(&g, w) / dot(w, w);
+                    g.iter_mut().zip(w).for_each(|(g, w)| *g -= radial * w);
+                }
+                for (i, g) in range.clone().zip(g) {
+                    self.m[i] = c.beta1 * self.m[i] + (1.0 - c.beta1) * g;
+                    self.v[i] = c.beta2 * self.v[i] + (1.0 - c.beta2) * g * g;
+                    let m_hat = self.m[i] / (1.0 - c.beta1.powi(t));
+                    let v_hat = self.v[i] / (1.0 - c.beta2.powi(t));
+                    self.w[i] = (1.0 - c.lr * c.weight_decay) * self.w[i]
+                        - c.lr * m_hat / (v_hat.sqrt() + c.eps);
+                }
+                if c.sphere.is_some() {
+                    let norm = self.w[range.clone()]
+                        .iter()
+                        .map(|w| w * w)
+                        .sum::<f64>()
+                        .sqrt();
+                    self.w[range].iter_mut().for_each(|w| *w /= norm);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn steps_match_the_definition() {
+        let mut rng = Rng::new(7);
+        let plain = AdamConfig {
+            lr: 0.01,
+            ..AdamConfig::default()
+        };
+        let configs = [
+            plain,
+            AdamConfig {
+                weight_decay: 0.1,
+                ..plain
+            },
+            AdamConfig {
+                sphere: Some(27),
+                beta1: 0.5,
+                eps: 1e-4,
+                ..plain
+            },
+            AdamConfig {
+                sphere: Some(2700),
+                weight_decay: 0.01,
+                ..plain
+            },
+        ];
+        for isa in Isa::available() {
+            for config in configs {
+                let len = 27 * 700;
+                let mut w = rng.normals(len);
+                let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
+                let mut reference = Reference {
+                    w: w.iter().map(|&w| f64::from(w)).collect(),
+                    m: vec![0.0; len],
+                    v: vec![0.0; len],
+                };
+                for t in 1..=5 {
+                    let g = rng.normals(len);
+                    adam_on(isa, &config, t, &mut w, &g, &mut m, &mut v).unwrap();
+                    reference.step(&config, t as i32, &g);
+                }
+                assert_close(&w, &reference.w, 3e-6, &format!("w {isa:?} {config:?}"));
+                assert_close(&m, &reference.m, 3e-6, &format!("m {isa:?} {config:?}"));
+                assert_close(&v, &reference.v, 3e-6, &format!("v {isa:?} {config:?}"));
+                if let Some(row) = config.sphere {
+                    for w in w.chunks(row) {
+                        let norm = w.iter().map(|&w| f64::from(w).powi(2)).sum::<f64>();
+                        assert!((norm - 1.0).abs() < 1e-6, "|w|^2 = {norm}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_the_number_of_threads() {
+        let run = |threads| {
+            with_threads(threads, || {
+                let mut rng = Rng::new(8);
+                let len = 3 * 50_000;
+                let (mut w, g) = (rng.normals(len), rng.normals(len));
+                let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
+                let config = AdamConfig {
+                    sphere: Some(len / 3),
+                    ..AdamConfig::default()
+                };
+                adam(&config, 1, &mut w, &g, &mut m, &mut v).unwrap();
+                w.iter().map(|w| w.to_bits()).collect::<Vec<_>>()
+            })
+        };
+        assert!(run(1) == run(3));
+    }
+
+    #[test]
+    fn zero_rows_stay_and_wrong_arguments_are_errors() {
+        let config = AdamConfig {
+            sphere: Some(2),
+            ..AdamConfig::default()
+        };
+        let (mut w, mut m, mut v) = ([0.0; 4], [0.0; 4], [0.0; 4]);
+        adam(&config, 1, &mut w, &[0.0; 4], &mut m, &mut v).unwrap();
+        assert_eq!(w, [0.0; 4]);
+        let mut step = |config: AdamConfig, t| adam(&config, t, &mut w, &[0.0; 4], &mut m, &mut v);
+        assert!(step(config, 0).is_err());
+        assert!(
+            step(
+                AdamConfig {
+                    sphere: Some(3),
+                    ..config
+                },
+                1
+            )
+            .is_err()
+        );
+        assert!(
+            step(
+                AdamConfig {
+                    beta2: 1.0,
+                    ..config
+                },
+                1
+            )
+            .is_err()
+        );
+        assert!(
+            step(
+                AdamConfig {
+                    lr: f64::NAN,
+                    ..config
+                },
+                1
+            )
+            .is_err()
+        );
+        assert!(
+            adam(
+                &config,
+                1,
+                &mut [0.0; 4],
+                &[0.0; 2],
+                &mut [0.0; 4],
+                &mut [0.0; 4]
+            )
+            .is_err()
+        );
+    }
+}

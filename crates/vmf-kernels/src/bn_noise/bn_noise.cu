@@ -1,0 +1,361 @@
+// Batch normalization + noise + ReLU in CUDA, the twin of the CPU kernel beside it. Tensors are NCHW and contiguous.
+//
+//     forward     y  = act(xhat + sigma_g eps),   xhat = (u - mean) rstd,   rstd = 1 / sqrt(variance + epsilon)
+//     backward    g  = dy [y > 0],   dsigma_g = sum g eps,
+//                 du = rstd (g - mean(g) - xhat mean(g xhat))    with batch statistics, rstd g with given ones
+//
+// Bytes per element, with b bytes of storage: forward 3b (u is read by `statistics` and by `forward`, y is written),
+// evaluation 2b, backward 5b (u and dy are read by `gradient_sums` and by `backward`, du is written). eps is never in
+// memory: whoever needs it regenerates it in registers, and with it the sign of y, so the backward does not read y.
+//
+// Every kernel is a template over the storage T (float, Half, Bfloat; arithmetic is float) and the width W of the unit
+// a thread loads at once: 4 consecutive elements, which are also one Philox block, where the space of a channel is a
+// multiple of 4, else 1. There are no atomics and every reduction has a fixed order: the same launch gives the same bits.
+//
+// The file is compiled after noise.cuh and reduction.cuh and before the entry points of one storage (see KERNELS at its
+// end), by NVRTC or, in the tests, by a C++ compiler.
+
+// ---------------------------------------------------------------------------------------------------- storage
+
+struct Half {
+    u16 bits;
+};
+struct Bfloat {
+    u16 bits;
+};
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(Half value) {
+#ifdef __CUDACC__
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+    return wide;
+#else
+    return half_to_float(value.bits);
+#endif
+}
+__device__ __forceinline__ float to_float(Bfloat value) { return __uint_as_float((u32)value.bits << 16); }
+
+__device__ __forceinline__ void from_float(float wide, float &value) { value = wide; }
+__device__ __forceinline__ void from_float(float wide, Half &value) {
+#ifdef __CUDACC__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value.bits) : "f"(wide));
+#else
+    value.bits = float_to_half(wide);
+#endif
+}
+// Round to nearest even in integers: the instruction for it exists only from sm_80 on.
+__device__ __forceinline__ void from_float(float wide, Bfloat &value) {
+    const u32 bits = __float_as_uint(wide);
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    value.bits = (u16)(nan ? 0x7fffu : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+template <typename T, int W>
+struct alignas(sizeof(T) * W) Unit {
+    T element[W];
+};
+
+template <typename T, int W>
+__device__ __forceinline__ void load(const T *from, u64 index, float (&to)[W]) {
+    const Unit<T, W> unit = *reinterpret_cast<const Unit<T, W> *>(from + index);
+#pragma unroll
+    for (int j = 0; j < W; ++j) to[j] = to_float(unit.element[j]);
+}
+
+template <typename T, int W>
+__device__ __forceinline__ void store(T *to, u64 index, const float (&from)[W]) {
+    Unit<T, W> unit;
+#pragma unroll
+    for (int j = 0; j < W; ++j) from_float(from[j], unit.element[j]);
+    *reinterpret_cast<Unit<T, W> *>(to + index) = unit;
+}
+
+// ------------------------------------------------------------------------------------- arithmetic of an element
+
+// The statistics of one channel. The mean is the sum mean + remainder: where a channel has mean 10^4 and deviation
+// 10^-2, rounding its mean to one float would shift xhat by several per cent.
+struct Channel {
+    float mean, remainder, rstd;
+
+    // statistics = [mean][variance][rstd][remainder], each of `channels` values.
+    __device__ __forceinline__ Channel(const Problem &problem, const float *statistics, u32 channel)
+        : mean(statistics[channel]),
+          remainder(statistics[3 * problem.channels + channel]),
+          rstd(statistics[2 * problem.channels + channel]) {}
+
+    // One rounding each, never contracted: forward and backward agree on every bit of xhat and on the sign of y.
+    __device__ __forceinline__ float normalized(float u) const {
+        return __fmul_rn(__fsub_rn(__fsub_rn(u, mean), remainder), rstd);
+    }
+};
+
+// Whether act let the gradient through, [y > 0] for the y as it was stored.
+template <typename T>
+__device__ __forceinline__ bool passed(const Problem &problem, float pre_activation) {
+    T stored;
+    from_float(pre_activation, stored);
+    return !problem.relu || to_float(stored) > 0.0f;
+}
+
+__device__ __forceinline__ float sigma_of(const Problem &problem, const float *sigma, u32 channel) {
+    if (!problem.noise.enabled) return 0.0f;
+    // The comparison spares the division in the usual case, one group.
+    return sigma[channel < problem.channels_per_group ? 0 : channel / problem.channels_per_group];
+}
+
+// eps of a unit; zero where noise is off.
+template <int W>
+__device__ __forceinline__ void noise_of(const Problem &problem, u64 flat, float (&eps)[W]) {
+    if (problem.noise.enabled) {
+        normals(problem.noise, flat, eps);
+    } else {
+#pragma unroll
+        for (int j = 0; j < W; ++j) eps[j] = 0.0f;
+    }
+}
+
+// g and xhat of a unit.
+template <typename T, int W>
+__device__ __forceinline__ void gradient_of(const Problem &problem, const Channel &channel, float sigma, const T *u,
+                                            const T *dy, u64 flat, const float (&eps)[W], float (&g)[W],
+                                            float (&xhat)[W]) {
+    load<T, W>(u, flat, xhat);
+    load<T, W>(dy, flat, g);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+        xhat[j] = channel.normalized(xhat[j]);
+        if (!passed<T>(problem, fmaf(sigma, eps[j], xhat[j]))) g[j] = 0.0f;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ statistics
+
+// Deviations are taken from a pivot, the first element of the channel: it lies among the values, so their differences
+// to it keep the precision that their mean in a single float would lose.
+template <typename T>
+__device__ __forceinline__ float pivot_of(const T *u, const Problem &problem, u32 channel) {
+    return to_float(u[(u64)channel * problem.space]);
+}
+
+__device__ __forceinline__ void store_statistics(float *statistics, const Problem &problem, u32 channel, float mean,
+                                                 float variance, float remainder) {
+    statistics[channel] = mean;
+    statistics[problem.channels + channel] = variance;
+    statistics[2 * problem.channels + channel] = rsqrtf(variance + problem.epsilon);
+    statistics[3 * problem.channels + channel] = remainder;
+}
+
+template <typename T>
+__device__ __forceinline__ void finish_statistics(const T *u, float *statistics, const Problem &problem, u32 channel,
+                                                  const Moments &moments) {
+    // Knuth's exact sum: mean + remainder = pivot + moments.mean.
+    const float pivot = pivot_of(u, problem, channel), mean = pivot + moments.mean;
+    const float added = mean - pivot;
+    const float remainder = (pivot - (mean - added)) + (moments.mean - added);
+    store_statistics(statistics, problem, channel, mean, moments.square / moments.count, remainder);
+}
+
+template <typename T, int W>
+__device__ __forceinline__ void statistics_of(const T *u, float *partials, float *statistics, const Problem &problem,
+                                              const Tiling &tiling) {
+    Walk walk(problem, tiling, W);
+    Moments moments = {0.0f, 0.0f, 0.0f};
+    if (walk.inside()) {
+        const float pivot = pivot_of(u, problem, walk.channel());
+        for (; walk.inside(); walk.advance()) {
+            float x[W];
+            load<T, W>(u, walk.flat(problem, W), x);
+            Moments unit = {(float)W, 0.0f, 0.0f};
+#pragma unroll
+            for (int j = 0; j < W; ++j) unit.mean += (x[j] -= pivot) / W;
+#pragma unroll
+            for (int j = 0; j < W; ++j) unit.square += (x[j] - unit.mean) * (x[j] - unit.mean);
+            moments.merge(unit);
+        }
+    }
+    merge_block(walk, moments, Moments{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Moments &sum) {
+        if (tiling.parts == 1)
+            finish_statistics(u, statistics, problem, channel, sum);
+        else
+            store_partial(partials, problem, tiling, channel, sum);
+    });
+}
+
+template <typename T>
+__device__ __forceinline__ void merge_statistics_of(const T *u, const float *partials, float *statistics,
+                                                    const Problem &problem, const Tiling &tiling) {
+    merge_parts(partials, problem, tiling, Moments{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Moments &sum) {
+        finish_statistics(u, statistics, problem, channel, sum);
+    });
+}
+
+// Statistics that are given rather than measured, for evaluation.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+given_statistics(const float *mean, const float *variance, float *statistics, Problem problem) {
+    const u32 channel = blockIdx.x * BLOCK + threadIdx.x;
+    if (channel < problem.channels)
+        store_statistics(statistics, problem, channel, mean[channel], variance[channel], 0.0f);
+}
+
+// ---------------------------------------------------------------------------------------------- elementwise
+
+// Every unit of the tensor in turn, one grid after the other, with its channel: visit(flat, channel).
+template <int W, typename Visit>
+__device__ __forceinline__ void for_each_unit(const Problem &problem, Visit visit) {
+    const u32 columns = problem.space / W;
+    const u64 units = (u64)problem.batch * problem.channels * columns, stride = (u64)gridDim.x * BLOCK;
+    u64 unit = (u64)blockIdx.x * BLOCK + threadIdx.x;
+    if (unit >= units) return;
+    u32 column = (u32)(unit % columns), channel = (u32)(unit / columns % problem.channels);
+    const u32 column_step = (u32)(stride % columns), channel_step = (u32)(stride / columns % problem.channels);
+    for (; unit < units; unit += stride) {
+        visit(unit * W, channel);
+        column += column_step;
+        channel += channel_step;
+        if (column >= columns) {
+            column -= columns;
+            ++channel;
+        }
+        if (channel >= problem.channels) channel -= problem.channels;
+    }
+}
+
+template <typename T, int W>
+__device__ __forceinline__ void forward_of(const T *u, const float *statistics, const float *sigma, T *y,
+                                           const Problem &problem) {
+    for_each_unit<W>(problem, [&](u64 flat, u32 channel) {
+        const Channel of_channel(problem, statistics, channel);
+        const float scale = sigma_of(problem, sigma, channel);
+        float x[W], eps[W];
+        load<T, W>(u, flat, x);
+        noise_of<W>(problem, flat, eps);
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+            x[j] = fmaf(scale, eps[j], of_channel.normalized(x[j]));
+            // A comparison and not fmaxf, which would turn a NaN into 0 and hide it.
+            if (problem.relu && x[j] < 0.0f) x[j] = 0.0f;
+        }
+        store<T, W>(y, flat, x);
+    });
+}
+
+// -------------------------------------------------------------------------------------------------- backward
+
+// sums = [mean of g][mean of g xhat][sum of g eps], each of `channels` values.
+__device__ __forceinline__ void store_sums(float *sums, const Problem &problem, u32 channel, const GradientSums &sum) {
+    const float count = (float)((u64)problem.batch * problem.space);
+    sums[channel] = sum.g / count;
+    sums[problem.channels + channel] = sum.g_xhat / count;
+    sums[2 * problem.channels + channel] = sum.g_eps;
+}
+
+template <typename T, int W>
+__device__ __forceinline__ void gradient_sums_of(const T *u, const T *dy, const float *statistics, const float *sigma,
+                                                 float *partials, float *sums, const Problem &problem,
+                                                 const Tiling &tiling) {
+    Walk walk(problem, tiling, W);
+    GradientSums sum = {0.0f, 0.0f, 0.0f};
+    if (walk.inside()) {
+        const Channel of_channel(problem, statistics, walk.channel());
+        const float scale = sigma_of(problem, sigma, walk.channel());
+        for (; walk.inside(); walk.advance()) {
+            const u64 flat = walk.flat(problem, W);
+            float eps[W], g[W], xhat[W];
+            noise_of<W>(problem, flat, eps);
+            gradient_of<T, W>(problem, of_channel, scale, u, dy, flat, eps, g, xhat);
+            GradientSums unit = {0.0f, 0.0f, 0.0f};
+#pragma unroll
+            for (int j = 0; j < W; ++j) unit.merge({g[j], g[j] * xhat[j], g[j] * eps[j]});
+            sum.merge(unit);
+        }
+    }
+    merge_block(walk, sum, GradientSums{0.0f, 0.0f, 0.0f}, [&](u32 channel, const GradientSums &total) {
+        if (tiling.parts == 1)
+            store_sums(sums, problem, channel, total);
+        else
+            store_partial(partials, problem, tiling, channel, total);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+merge_gradient_sums(const float *partials, float *sums, Problem problem, Tiling tiling) {
+    merge_parts(partials, problem, tiling, GradientSums{0.0f, 0.0f, 0.0f}, [&](u32 channel, const GradientSums &sum) {
+        store_sums(sums, problem, channel, sum);
+    });
+}
+
+// dsigma of a group, the sum of g eps over its channels: one block per group.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+group_gradients(const float *sums, float *dsigma, Problem problem) {
+    __shared__ float warp_sums[WARPS];
+    const float *g_eps = sums + 2 * problem.channels + blockIdx.x * problem.channels_per_group;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    GradientSums sum = {0.0f, 0.0f, 0.0f};
+    for (u32 channel = threadIdx.x; channel < problem.channels_per_group; channel += BLOCK) sum.g_eps += g_eps[channel];
+    sum = merge_warp(sum);
+    if (lane == 0) warp_sums[warp] = sum.g_eps;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float total = 0.0f;
+        for (int other = 0; other < WARPS; ++other) total += warp_sums[other];
+        dsigma[blockIdx.x] = total;
+    }
+}
+
+template <typename T, int W>
+__device__ __forceinline__ void backward_of(const T *u, const T *dy, const float *statistics, const float *sigma,
+                                            const float *sums, T *du, const Problem &problem) {
+    for_each_unit<W>(problem, [&](u64 flat, u32 channel) {
+        const Channel of_channel(problem, statistics, channel);
+        const float scale = sigma_of(problem, sigma, channel);
+        float mean_g = 0.0f, mean_g_xhat = 0.0f;
+        if (problem.batch_statistics) {
+            mean_g = sums[channel];
+            mean_g_xhat = sums[problem.channels + channel];
+        }
+        float eps[W], g[W], xhat[W];
+        // Without ReLU the gradient passes whatever the noise was.
+#pragma unroll
+        for (int j = 0; j < W; ++j) eps[j] = 0.0f;
+        if (problem.relu) noise_of<W>(problem, flat, eps);
+        gradient_of<T, W>(problem, of_channel, scale, u, dy, flat, eps, g, xhat);
+#pragma unroll
+        for (int j = 0; j < W; ++j) g[j] = of_channel.rstd * (g[j] - mean_g - xhat[j] * mean_g_xhat);
+        store<T, W>(du, flat, g);
+    });
+}
+
+// ---------------------------------------------------------------------------------- the entry points of a storage
+
+// Who compiles this file adds KERNELS(float, 4, f32_by4) and KERNELS(float, 1, f32_by1), or the same with Half and f16,
+// or with Bfloat and bf16: one storage is compiled when it is first used, not all three. Inputs and outputs never share
+// memory, which the launcher's signatures see to.
+#define KERNELS(T, W, SUFFIX)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
+    statistics_##SUFFIX(const T *__restrict__ u, float *__restrict__ partials, float *__restrict__ statistics,        \
+                        Problem problem, Tiling tiling) {                                                             \
+        statistics_of<T, W>(u, partials, statistics, problem, tiling);                                                \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
+    merge_statistics_##SUFFIX(const T *__restrict__ u, const float *__restrict__ partials,                            \
+                              float *__restrict__ statistics, Problem problem, Tiling tiling) {                       \
+        merge_statistics_of<T>(u, partials, statistics, problem, tiling);                                             \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
+    forward_##SUFFIX(const T *__restrict__ u, const float *__restrict__ statistics, const float *__restrict__ sigma,  \
+                     T *__restrict__ y, Problem problem) {                                                            \
+        forward_of<T, W>(u, statistics, sigma, y, problem);                                                           \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
+    gradient_sums_##SUFFIX(const T *__restrict__ u, const T *__restrict__ dy, const float *__restrict__ statistics,   \
+                           const float *__restrict__ sigma, float *__restrict__ partials, float *__restrict__ sums,   \
+                           Problem problem, Tiling tiling) {                                                          \
+        gradient_sums_of<T, W>(u, dy, statistics, sigma, partials, sums, problem, tiling);                            \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
+    backward_##SUFFIX(const T *__restrict__ u, const T *__restrict__ dy, const float *__restrict__ statistics,        \
+                      const float *__restrict__ sigma, const float *__restrict__ sums, T *__restrict__ du,            \
+                      Problem problem) {                                                                              \
+        backward_of<T, W>(u, dy, statistics, sigma, sums, du, problem);                                               \
+    }

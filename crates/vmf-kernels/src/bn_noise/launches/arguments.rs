@@ -1,0 +1,97 @@
+//! What kernels are given: the Rust side of the structs in noise.cuh and reduction.cuh.
+
+use crate::noise::Noise;
+
+/// `struct Noise` of noise.cuh.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NoiseArguments {
+    /// Elements of one Monte Carlo sample.
+    pub elements_per_sample: u64,
+    /// Low word of the seed.
+    pub seed_low: u32,
+    /// High word of the seed.
+    pub seed_high: u32,
+    /// The consumer of the noise.
+    pub stream: u32,
+    /// The training step.
+    pub step: u32,
+    /// The first sample.
+    pub sample: u32,
+    /// 0 where there is no noise.
+    pub enabled: u32,
+}
+
+impl NoiseArguments {
+    /// The noise of a tensor of `elements` elements.
+    pub fn new(noise: &Noise, elements: u64) -> Self {
+        Self {
+            elements_per_sample: noise.elements_per_sample.unwrap_or(elements),
+            seed_low: noise.key.seed as u32,
+            seed_high: (noise.key.seed >> 32) as u32,
+            stream: noise.key.stream,
+            step: noise.key.step,
+            sample: noise.key.sample,
+            enabled: 1,
+        }
+    }
+}
+
+/// `struct Problem` of reduction.cuh.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Problem {
+    /// Where the noise comes from.
+    pub noise: NoiseArguments,
+    /// Images.
+    pub batch: u32,
+    /// Channels.
+    pub channels: u32,
+    /// Positions.
+    pub space: u32,
+    /// Consecutive channels that share one sigma.
+    pub channels_per_group: u32,
+    /// 1 where ReLU follows.
+    pub relu: u32,
+    /// 1 where the statistics are those of this batch, 0 where they are given.
+    pub batch_statistics: u32,
+    /// Added to the variance.
+    pub epsilon: f32,
+}
+
+/// `struct Tiling` of reduction.cuh.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tiling {
+    /// Rows of a part, or units where a tile is one channel.
+    pub part_length: u64,
+    /// Channels of a tile.
+    pub channels_per_tile: u32,
+    /// Parts of a tile, each the work of one block.
+    pub parts: u32,
+}
+
+// reduction.cuh asserts the same of its structs.
+const _: () = assert!(size_of::<Problem>() == 64 && size_of::<Tiling>() == 16);
+
+/// One argument of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    /// An address in device memory.
+    Pointer(u64),
+    /// A [`Problem`], by value.
+    Problem(Problem),
+    /// A [`Tiling`], by value.
+    Tiling(Tiling),
+}
+
+impl Argument {
+    /// The address of the argument's value, as the driver wants it.
+    pub fn as_ptr(&self) -> *const std::ffi::c_void {
+        match self {
+            Argument::Pointer(value) => std::ptr::from_ref(value).cast(),
+            Argument::Problem(value) => std::ptr::from_ref(value).cast(),
+            Argument::Tiling(value) => std::ptr::from_ref(value).cast(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Which CUDA kernels a pass launches, with which grid and which arguments.
+//!
+//! A pass is a short list of [`Launch`]es, and computing the list needs no device: device pointers are plain numbers.
+//! The launcher (feature `cuda`) hands the list to the driver; the tests hand the same list to machines that execute
+//! the kernels on the CPU, so what is tested there is what a GPU is given.
+
+mod arguments;
+mod plan;
+
+pub use arguments::{Argument, NoiseArguments, Problem, Tiling};
+pub use plan::{Plan, Pointers};
+
+/// Threads of a block, `BLOCK` in reduction.cuh.
+pub const BLOCK: u32 = 256;
+
+/// Floats per channel in a buffer of statistics: mean, biased variance, rstd, and what rounding took from the mean.
+pub const STATISTICS: usize = 4;
+
+/// Floats per channel in a buffer of gradient sums: the means of g and of g * xhat, and the sum of g * eps.
+pub const SUMS: usize = 3;
+
+/// How elements are kept in device memory. Arithmetic is always in `f32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// `f32`.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `f32`.
+    Bf16,
+}
+
+impl Storage {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Storage::F32 => 4,
+            Storage::F16 | Storage::Bf16 => 2,
+        }
+    }
+
+    /// The name in the kernels' names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Storage::F32 => "f32",
+            Storage::F16 => "f16",
+            Storage::Bf16 => "bf16",
+        }
+    }
+
+    fn c_type(self) -> &'static str {
+        match self {
+            Storage::F32 => "float",
+            Storage::F16 => "Half",
+            Storage::Bf16 => "Bfloat",
+        }
+    }
+}
+
+/// The kernels that [`source`] has for a storage.
+pub fn kernels(storage: Storage) -> Vec<String> {
+    let of_a_width = |width: u32| {
+        [
+            "statistics",
+            "merge_statistics",
+            "forward",
+            "gradient_sums",
+            "backward",
+        ]
+        .map(|kernel| kernel_name(kernel, storage, width))
+    };
+    let of_any_storage = ["given_statistics", "merge_gradient_sums", "group_gradients"];
+    [1, 4]
+        .into_iter()
+        .flat_map(of_a_width)
+        .chain(of_any_storage.map(String::from))
+        .collect()
+}
+
+fn kernel_name(kernel: &str, storage: Storage, width: u32) -> String {
+    format!("{kernel}_{}_by{width}", storage.name())
+}
+
+/// The CUDA source of the kernels for one storage, ready for NVRTC: it includes no header.
+pub fn source(storage: Storage) -> String {
+    let (name, c_type) = (storage.name(), storage.c_type());
+    [
+        include_str!("../../noise/noise.cuh"),
+        include_str!("../reduction.cuh"),
+        include_str!("../bn_noise.cu"),
+        &format!("KERNELS({c_type}, 4, {name}_by4)\nKERNELS({c_type}, 1, {name}_by1)\n"),
+    ]
+    .concat()
+}
+
+/// One kernel launch, of a one-dimensional grid of blocks of [`BLOCK`] threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Blocks.
+    pub grid: u32,
+    /// Arguments in the kernel's order.
+    pub arguments: Vec<Argument>,
+}

@@ -1,0 +1,330 @@
+//! Batch normalization, noise and ReLU in one operation.
+//!
+//! # The operation
+//!
+//! For activations u of shape (N, C, S), with S = H W, and with the mean and the variance of channel c taken over
+//! its m = N S elements,
+//! ```text
+//! xhat = (u - mean_c) * rstd_c          rstd_c = 1 / sqrt(var_c + eps)
+//! y    = act(xhat + sigma_c * z)        act = identity or ReLU
+//! ```
+//! where z is the [noise](crate::noise) of the element. A network trained with `y = BN(w . x) + sigma_eff * z` has a
+//! von Mises-Fisher posterior over the directions of its weights; sigma is its one parameter a layer, or one for
+//! each group of channels. There is no affine part: behind it the direction would no longer be all that matters.
+//!
+//! # Its gradient
+//!
+//! With g = dy where y > 0 (everywhere, without ReLU) and averages over the m elements of the channel,
+//! ```text
+//! du_i    = rstd_c * (g_i - mean(g) - xhat_i * mean(g * xhat))
+//! dsigma  = sum over the group of g_i * z_i
+//! ```
+//! and in evaluation, where the statistics are constants, du_i = rstd_c * g_i. z is not remembered. It is computed
+//! again from the key; or, with ReLU, read off y, since y - xhat = sigma * z wherever g is not zero (the CPU kernel
+//! does so where the precision of y allows it).
+//!
+//! # Memory traffic
+//!
+//! The noise never exists in memory. The training forward reads u twice and writes y once; the backward reads u, y
+//! and dy twice and writes du once; evaluation reads u once and writes y once. In `f32` that is 12, 28 and 8 bytes
+//! an element.
+
+mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod launches;
+
+use crate::element::{Element, Real};
+use crate::error::{Error, check_length};
+use crate::noise::Noise;
+use crate::simd::Isa;
+
+/// Where an element of the logical tensor (N, C, S) is kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Images, then channels, then positions: element (n, c, s) is at `(n * C + c) * S + s`. The custom of Candle
+    /// and PyTorch.
+    Nchw,
+    /// Positions, then images, then channels: element (n, c, s) is at `(s * N + n) * C + c`. Each position of a
+    /// convolution is then a dense matrix product.
+    Hwnc,
+}
+
+/// The shape of the activations and how they are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Images in the batch, N.
+    pub batch: usize,
+    /// Channels, C.
+    pub channels: usize,
+    /// Positions, S = H W; 1 for the output of a linear layer.
+    pub spatial: usize,
+    /// Where an element is in memory.
+    pub layout: Layout,
+}
+
+impl Shape {
+    /// A tensor in the layout of Candle and PyTorch.
+    pub fn nchw(batch: usize, channels: usize, spatial: usize) -> Self {
+        Self {
+            batch,
+            channels,
+            spatial,
+            layout: Layout::Nchw,
+        }
+    }
+
+    /// A tensor in the layout of the CPU convolution.
+    pub fn hwnc(batch: usize, channels: usize, spatial: usize) -> Self {
+        Self {
+            layout: Layout::Hwnc,
+            ..Self::nchw(batch, channels, spatial)
+        }
+    }
+
+    /// Elements in the tensor, N C S.
+    pub fn elements(&self) -> usize {
+        self.batch * self.channels * self.spatial
+    }
+
+    /// Elements that share a channel's statistics, m = N S.
+    pub fn elements_per_channel(&self) -> usize {
+        self.batch * self.spatial
+    }
+
+    /// Where element (n, c, s) is in memory.
+    pub fn offset(&self, image: usize, channel: usize, position: usize) -> usize {
+        match self.layout {
+            Layout::Nchw => (image * self.channels + channel) * self.spatial + position,
+            Layout::Hwnc => (position * self.batch + image) * self.channels + channel,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let text = || {
+            let Self {
+                batch,
+                channels,
+                spatial,
+                ..
+            } = self;
+            format!("({batch}, {channels}, {spatial})")
+        };
+        let elements = self
+            .batch
+            .checked_mul(self.channels)
+            .and_then(|product| product.checked_mul(self.spatial));
+        match elements {
+            None => Err(Error::Value {
+                name: "shape",
+                value: text(),
+                requirement: "small enough for its elements to be counted",
+            }),
+            Some(0) => Err(Error::EmptyShape { shape: text() }),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// What is to be computed, apart from the noise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// The shape of u, y and their gradients.
+    pub shape: Shape,
+    /// Added to the variance under the root; PyTorch's and Candle's default is 1e-5.
+    pub eps: f64,
+    /// Whether ReLU follows.
+    pub relu: bool,
+}
+
+impl Config {
+    /// Normalization of `shape` with eps = 1e-5, not followed by ReLU.
+    pub fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            eps: 1e-5,
+            relu: false,
+        }
+    }
+
+    /// The same, with or without ReLU after it.
+    pub fn relu(self, relu: bool) -> Self {
+        Self { relu, ..self }
+    }
+
+    /// The same, with another eps.
+    pub fn eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+}
+
+/// The term sigma * z: the noise, and its scale for each group of channels.
+#[derive(Clone, Copy, Debug)]
+pub struct NoiseTerm<'a, R> {
+    /// Where z comes from.
+    pub noise: Noise,
+    /// G scales; G divides C, and channel c uses the scale `c / (C / G)`. One scale is the usual case.
+    pub sigma: &'a [R],
+}
+
+/// Mean and biased variance of each channel, in double precision.
+///
+/// Single precision would not do: where a channel has mean 10^4 and deviation 10^-2, rounding the mean alone
+/// shifts the normalized values by several per cent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Statistics {
+    /// The mean of each channel.
+    pub mean: Vec<f64>,
+    /// The variance of each channel, divided by the number of its elements.
+    pub var: Vec<f64>,
+}
+
+impl Statistics {
+    /// 1 / sqrt(var + eps) of each channel.
+    pub fn rstd(&self, eps: f64) -> Vec<f64> {
+        self.var
+            .iter()
+            .map(|var| 1.0 / (var + eps).sqrt())
+            .collect()
+    }
+
+    /// The unbiased variance of each channel, var * m / (m - 1), which running estimates are made of.
+    ///
+    /// `elements_per_channel` is m, see [`Shape::elements_per_channel`]. With a single element there is no unbiased
+    /// estimate, and the biased one, zero, is returned.
+    pub fn unbiased_var(&self, elements_per_channel: usize) -> Vec<f64> {
+        let m = elements_per_channel as f64;
+        let correction = m / (m - 1.0).max(1.0);
+        self.var.iter().map(|var| var * correction).collect()
+    }
+}
+
+/// What the forward pass leaves for the backward pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a, E> {
+    /// The input of the forward pass.
+    pub u: &'a [E],
+    /// Its output, unchanged. It is read only with ReLU; without, it may be empty.
+    pub y: &'a [E],
+    /// The statistics it normalized with.
+    pub statistics: &'a Statistics,
+}
+
+/// Normalizes with the statistics of this batch, writes y and returns them.
+///
+/// With one element per channel the variance is zero, and so is xhat.
+pub fn forward_train<E: Element>(
+    config: &Config,
+    noise: Option<NoiseTerm<E::Real>>,
+    u: &[E],
+    y: &mut [E],
+) -> Result<Statistics, Error> {
+    check(config, noise, &[("u", u.len()), ("y", y.len())])?;
+    let statistics = cpu::statistics(Isa::current(), config.shape, u);
+    cpu::forward(Isa::current(), config, noise, &statistics, u, y);
+    Ok(statistics)
+}
+
+/// Normalizes with given statistics, usually running estimates, and writes y.
+pub fn forward_eval<E: Element>(
+    config: &Config,
+    noise: Option<NoiseTerm<E::Real>>,
+    statistics: &Statistics,
+    u: &[E],
+    y: &mut [E],
+) -> Result<(), Error> {
+    check(config, noise, &[("u", u.len()), ("y", y.len())])?;
+    check_statistics(config, statistics)?;
+    cpu::forward(Isa::current(), config, noise, statistics, u, y);
+    Ok(())
+}
+
+/// The gradient of [`forward_train`]: writes du and returns dsigma, one value for each scale of `noise` (none without).
+///
+/// `config`, `noise` and `saved` must be those of the forward pass.
+pub fn backward<E: Element>(
+    config: &Config,
+    noise: Option<NoiseTerm<E::Real>>,
+    saved: Saved<E>,
+    dy: &[E],
+    du: &mut [E],
+) -> Result<Vec<E::Real>, Error> {
+    check_backward(config, noise, saved, dy, du)?;
+    Ok(cpu::backward(Isa::current(), config, noise, saved, dy, du))
+}
+
+/// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.
+pub fn backward_eval<E: Element>(
+    config: &Config,
+    noise: Option<NoiseTerm<E::Real>>,
+    saved: Saved<E>,
+    dy: &[E],
+    du: &mut [E],
+) -> Result<Vec<E::Real>, Error> {
+    check_backward(config, noise, saved, dy, du)?;
+    Ok(cpu::backward_eval(
+        Isa::current(),
+        config,
+        noise,
+        saved,
+        dy,
+        du,
+    ))
+}
+
+fn check<R: Real>(
+    config: &Config,
+    noise: Option<NoiseTerm<R>>,
+    tensors: &[(&'static str, usize)],
+) -> Result<(), Error> {
+    let shape = config.shape;
+    shape.check()?;
+    for &(name, length) in tensors {
+        check_length(name, length, shape.elements())?;
+    }
+    if !(config.eps >= 0.0 && config.eps.is_finite()) {
+        return Err(Error::Value {
+            name: "eps",
+            value: config.eps.to_string(),
+            requirement: "finite and not negative",
+        });
+    }
+    if let Some(NoiseTerm { noise, sigma }) = noise {
+        noise.check(shape.elements())?;
+        if sigma.is_empty() || !shape.channels.is_multiple_of(sigma.len()) {
+            return Err(Error::Groups {
+                groups: sigma.len(),
+                channels: shape.channels,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_statistics(config: &Config, statistics: &Statistics) -> Result<(), Error> {
+    let channels = config.shape.channels;
+    check_length("statistics.mean", statistics.mean.len(), channels)?;
+    check_length("statistics.var", statistics.var.len(), channels)
+}
+
+fn check_backward<E: Element>(
+    config: &Config,
+    noise: Option<NoiseTerm<E::Real>>,
+    saved: Saved<E>,
+    dy: &[E],
+    du: &[E],
+) -> Result<(), Error> {
+    let tensors = [
+        ("u", saved.u.len()),
+        ("dy", dy.len()),
+        ("du", du.len()),
+        ("y", saved.y.len()),
+    ];
+    let read = if config.relu {
+        &tensors[..]
+    } else {
+        &tensors[..3]
+    };
+    check(config, noise, read)?;
+    check_statistics(config, saved.statistics)
+}

@@ -1,0 +1,144 @@
+//! The weight gradient through the 36 points: `dw = G^T [ sum over tiles of (A dy A^T) . (B^T x B) ] G`.
+
+use super::tiles::{Forward, Grid, POINTS, Packing};
+use super::transform::{Constants, square, weight_gradient};
+use crate::conv::direct_gradient::store;
+use crate::conv::shape::ConvShape;
+use crate::conv::weight_gradient::{Chunk, Sums, a_width};
+use crate::gemm::tile::MicroKernel;
+use crate::scratch::{Scratch, Shared};
+use crate::simd::Isa;
+use crate::vector::{Vector, VectorKernel, dispatch_vector};
+use rayon::prelude::*;
+
+/// Elements of transformed activations in a chunk, at least: four megabytes.
+const CHUNK_LEN: usize = 1 << 20;
+/// Rows that a task transforms.
+const TASK_ROWS: usize = 16;
+
+/// `dw = dy^T * x` through the points.
+pub(in crate::conv) fn run(
+    isa: Isa,
+    shape: &ConvShape,
+    input: &[f32],
+    gradient: &[f32],
+    dw: &mut [f32],
+) {
+    let kernel = MicroKernel::of(isa);
+    let (inputs, outputs) = (shape.in_channels, shape.out_channels);
+    let grid = |channels| Grid {
+        height: shape.input[0],
+        width: shape.input[1],
+        batch: shape.batch,
+        channels,
+    };
+    let rows = grid(inputs).rows();
+    if rows == 0 {
+        dw.fill(0.0);
+        return;
+    }
+    // The sums are read and written once per chunk: a chunk larger than they are keeps that cheap.
+    let sums_len = POINTS * inputs * outputs;
+    let chunk_rows = CHUNK_LEN
+        .max(2 * sums_len)
+        .div_ceil(POINTS * (inputs + outputs));
+    let chunks = rows.div_ceil(chunk_rows);
+    let chunk_rows = rows.div_ceil(chunks);
+    let a_packing = Packing::panels(outputs, a_width(kernel), chunk_rows);
+    let b_packing = Packing::panels(inputs, kernel.cols, chunk_rows);
+    let mut a = Scratch::take(a_packing.len());
+    let mut b = Scratch::take(b_packing.len());
+    let mut sums = Sums::new(kernel, POINTS, outputs, inputs, chunks);
+    let dw = Shared::new(dw);
+    for chunk in 0..chunks {
+        let start = chunk * chunk_rows;
+        let count = chunk_rows.min(rows - start);
+        let (to_a, to_b) = (Shared::new(&mut a), Shared::new(&mut b));
+        (0..count.div_ceil(TASK_ROWS))
+            .into_par_iter()
+            .for_each(|task| {
+                let first = task * TASK_ROWS;
+                let rows = start + first..start + count.min(first + TASK_ROWS);
+                let gradient = Forward {
+                    grid: grid(outputs),
+                    data: gradient,
+                    gradient: true,
+                    rows: rows.clone(),
+                    packing: a_packing,
+                    to: to_a,
+                    first,
+                };
+                dispatch_vector(isa, gradient);
+                let input = Forward {
+                    grid: grid(inputs),
+                    data: input,
+                    gradient: false,
+                    rows,
+                    packing: b_packing,
+                    to: to_b,
+                    first,
+                };
+                dispatch_vector(isa, input);
+            });
+        let points: Vec<_> = (0..POINTS)
+            .map(|xi| (vec![(xi * a_packing.point, xi * b_packing.point)], count))
+            .collect();
+        let operands = Chunk {
+            a: &a,
+            a_rows: chunk_rows,
+            b: &b,
+            b_rows: chunk_rows,
+            points: &points,
+        };
+        sums.add(&operands, chunk == 0, chunk + 1 == chunks, |block, sums| {
+            let mut taps = Scratch::take(9 * block.point);
+            let transform = Finish {
+                sums,
+                len: block.rows * block.stride,
+                point: block.point,
+                taps: &mut taps,
+            };
+            dispatch_vector(isa, transform);
+            store(&block, &taps, 9, inputs, dw);
+        });
+    }
+}
+
+/// `G^T u G` of a block of sums, element by element.
+struct Finish<'a> {
+    sums: &'a [f32],
+    /// Elements used at each point.
+    len: usize,
+    /// From one point, or tap, to the next.
+    point: usize,
+    taps: &'a mut [f32],
+}
+
+impl VectorKernel for Finish<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        assert!(self.len <= self.point && self.len.is_multiple_of(V::LANES));
+        assert!(self.sums.len() >= POINTS * self.point && self.taps.len() >= 9 * self.point);
+        let (from, to) = (self.sums.as_ptr(), self.taps.as_mut_ptr());
+        // SAFETY: the assertions above.
+        unsafe {
+            let c = Constants::<V>::new();
+            for at in (0..self.len).step_by(V::LANES) {
+                let mut u = [[c.zero; 6]; 6];
+                for i in 0..6 {
+                    for j in 0..6 {
+                        u[i][j] = V::load(from.add((6 * i + j) * self.point + at));
+                    }
+                }
+                let taps = square(u, weight_gradient, c);
+                for i in 0..3 {
+                    for j in 0..3 {
+                        taps[i][j].store(to.add((3 * i + j) * self.point + at));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The micro-kernel of Goto's GEMM: a tile of C held in registers while the depth of the product runs through it.
+//!
+//! ```text
+//! C[i][j] (+)= sum over segments s, over k:  A[s + i * a_row + k * a_step] * B[s + k * b_step + j]
+//! ```
+//!
+//! A tile is `rows x cols`: 6 x 16 with AVX2 (12 of 16 registers accumulate, 2 hold B, 1 an element of A),
+//! 12 x 32 with AVX-512 (24 of 32), 6 x 8 with the baseline's four lanes. The rows of B are contiguous and as long
+//! as the tile is wide (packed and padded), A has two strides, so that it is read in place as rows or as columns.
+//! The segments make one product of several: the taps of a convolution are one long sum that never leaves the
+//! registers.
+//!
+//! Each element of C is one chain of fused multiply-adds in the order of the segments. So a result does not depend
+//! on how rows were grouped into tiles, and not on the number of threads.
+
+// Small matrices of registers: the indices are those of the formulas.
+#![allow(clippy::needless_range_loop)]
+
+use crate::simd::Isa;
+use crate::vector::{Quad, Vector};
+
+/// The operands of one tile.
+pub(crate) struct Product<'a> {
+    /// Where A and B begin in each segment, as offsets from `a` and `b`.
+    pub(crate) segments: &'a [(usize, usize)],
+    /// Length of the sum in each segment.
+    pub(crate) depth: usize,
+    pub(crate) a: *const f32,
+    /// From one row of A to the next.
+    pub(crate) a_row: usize,
+    /// From one `k` to the next in A.
+    pub(crate) a_step: usize,
+    pub(crate) b: *const f32,
+    /// From one `k` to the next in B.
+    pub(crate) b_step: usize,
+    pub(crate) c: *mut f32,
+    /// From one row of C to the next.
+    pub(crate) c_row: usize,
+    /// Columns of C that exist; those of B beyond them are padding.
+    pub(crate) cols: usize,
+    /// Whether to add to C or to overwrite it.
+    pub(crate) accumulate: bool,
+}
+
+/// The micro-kernel of one instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct MicroKernel {
+    /// Rows of a whole tile.
+    pub(crate) rows: usize,
+    /// Columns of a tile: the width of a packed panel of B.
+    pub(crate) cols: usize,
+    /// Lanes of a register.
+    pub(crate) lanes: usize,
+    run: unsafe fn(usize, &Product),
+}
+
+impl MicroKernel {
+    /// The micro-kernel for `isa`, or the baseline's where the processor does not have it.
+    pub(crate) fn of(isa: Isa) -> MicroKernel {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if isa.is_available() => x86::AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if isa.is_available() => x86::AVX2,
+            _ => PORTABLE,
+        }
+    }
+
+    /// Computes `rows` rows of C, tile by tile.
+    ///
+    /// # Safety
+    /// For every segment, every row below `rows` and every `k` below the depth, A is readable where the formula
+    /// above reads it and B for a whole tile's columns; C is writable (readable if accumulating) for `cols` columns of
+    /// each row, and no other thread touches those.
+    #[inline(always)]
+    pub(crate) unsafe fn run(&self, rows: usize, product: &Product) {
+        debug_assert!(product.cols <= self.cols);
+        // SAFETY: the caller's contract; `of` chose a kernel that the processor can execute.
+        unsafe { (self.run)(rows, product) }
+    }
+}
+
+/// All rows: whole tiles, then one of the rows that remain.
+///
+/// # Safety
+/// As [`MicroKernel::run`], on a processor that has the instruction set of `V`.
+#[inline(always)]
+unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p: &Product) {
+    // SAFETY: the caller's contract, for rows below `rows`.
+    unsafe {
+        let mut first = 0;
+        while first + ROWS <= rows {
+            tile::<V, ROWS, REGS>(first, p);
+            first += ROWS;
+        }
+        match rows - first {
+            0 => {}
+            1 => tile::<V, 1, REGS>(first, p),
+            2 => tile::<V, 2, REGS>(first, p),
+            3 => tile::<V, 3, REGS>(first, p),
+            4 => tile::<V, 4, REGS>(first, p),
+            5 => tile::<V, 5, REGS>(first, p),
+            6 if ROWS > 6 => tile::<V, 6, REGS>(first, p),
+            7 if ROWS > 6 => tile::<V, 7, REGS>(first, p),
+            8 if ROWS > 6 => tile::<V, 8, REGS>(first, p),
+            9 if ROWS > 6 => tile::<V, 9, REGS>(first, p),
+            10 if ROWS > 6 => tile::<V, 10, REGS>(first, p),
+            _ if ROWS > 6 => tile::<V, 11, REGS>(first, p),
+            _ => unreachable!("fewer rows remain than a tile has"),
+        }
+    }
+}
+
+/// One tile of `ROWS` rows, from row `first`, and `REGS` registers of columns.
+///
+/// # Safety
+/// As [`tiles`].
+#[inline(always)]
+unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(first: usize, p: &Product) {
+    // SAFETY: the caller's contract covers every address formed; the last steps only move past the end.
+    unsafe {
+        let mut sums = [[V::splat(0.0); REGS]; ROWS];
+        for &(a, b) in p.segments {
+            let (mut a, mut b) = (p.a.add(a + first * p.a_row), p.b.add(b));
+            for _ in 0..p.depth {
+                let mut row_of_b = [V::splat(0.0); REGS];
+                for j in 0..REGS {
+                    row_of_b[j] = V::load(b.add(j * V::LANES));
+                }
+                for i in 0..ROWS {
+                    let x = V::splat(*a.add(i * p.a_row));
+                    for j in 0..REGS {
+                        sums[i][j] = x.mul_add(row_of_b[j], sums[i][j]);
+                    }
+                }
+                a = a.wrapping_add(p.a_step);
+                b = b.wrapping_add(p.b_step);
+            }
+        }
+        let c = p.c.add(first * p.c_row);
+        if p.cols == REGS * V::LANES {
+            store::<V, ROWS, REGS>(sums, c, p, REGS * V::LANES);
+        } else {
+            store::<V, ROWS, REGS>(sums, c, p, p.cols);
+        }
+    }
+}
+
+/// Writes, or adds, the first `cols` columns of a tile.
+///
+/// # Safety
+/// As [`tiles`].
+#[inline(always)]
+unsafe fn store<V: Vector, const ROWS: usize, const REGS: usize>(
+    sums: [[V; REGS]; ROWS],
+    c: *mut f32,
+    p: &Product,
+    cols: usize,
+) {
+    for i in 0..ROWS {
+        for j in 0..REGS {
+            let count = cols.saturating_sub(j * V::LANES);
+            let to = c.wrapping_add(i * p.c_row + j * V::LANES);
+            // SAFETY: the caller's contract; nothing past `cols` is touched.
+            unsafe {
+                let sum = match p.accumulate {
+                    true => sums[i][j].add(V::load_first(to, count)),
+                    false => sums[i][j],
+                };
+                sum.store_first(to, count);
+            }
+        }
+    }
+}
+
+const PORTABLE: MicroKernel = {
+    unsafe fn run(rows: usize, p: &Product) {
+        // SAFETY: the caller's contract; every processor has the baseline.
+        unsafe { tiles::<Quad, 6, 2>(rows, p) }
+    }
+    MicroKernel {
+        rows: 6,
+        cols: 8,
+        lanes: 4,
+        run,
+    }
+};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{MicroKernel, Product, tiles};
+    use std::arch::x86_64::{__m256, __m512};
+
+    pub(super) const AVX2: MicroKernel = {
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn run(rows: usize, p: &Product) {
+            // SAFETY: the caller's contract; the features are enabled here.
+            unsafe { tiles::<__m256, 6, 2>(rows, p) }
+        }
+        MicroKernel {
+            rows: 6,
+            cols: 16,
+            lanes: 8,
+            run,
+        }
+    };
+
+    pub(super) const AVX512: MicroKernel = {
+        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+        unsafe fn run(rows: usize, p: &Product) {
+            // SAFETY: the caller's contract; the features are enabled here.
+            unsafe { tiles::<__m512, 12, 2>(rows, p) }
+        }
+        MicroKernel {
+            rows: 12,
+            cols: 32,
+            lanes: 16,
+            run,
+        }
+    };
+}

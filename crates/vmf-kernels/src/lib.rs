@@ -1,0 +1,84 @@
+//! Kernels for Bayesian neural networks whose noise sits behind a normalization layer: operations on plain slices,
+//! on the CPU and on CUDA, with no tensor library in between.
+//!
+//! # Why there is such a crate
+//!
+//! Behind a normalization layer only the direction of a weight matters. A von Mises-Fisher posterior over that
+//! direction then amounts, in high dimension, to one number a layer: the layer computes
+//! ```text
+//! y = BN(w . x) + sigma * z,     z standard normal
+//! ```
+//! Written with the operations of a tensor library, the right-hand side is about a dozen passes over memory and a
+//! tensor of noise that is kept for the backward pass. Here it is one operation, [`bn_noise`], that reads its input
+//! twice, writes its output once and keeps no noise at all. What makes that possible is the idea of [`noise`]: z is a
+//! *function* of the element's index, not the next number of a generator, so whoever needs it computes it.
+//!
+//! # What is here
+//!
+//! One folder an operation: its equations, its types and its kernels side by side.
+//!
+//! | module | operation |
+//! |---|---|
+//! | [`noise`] | standard normals as a function of (seed, stream, step, sample, element): the specification, and fast ways to evaluate it |
+//! | [`bn_noise`] | batch normalization + noise + ReLU, forward and backward, training and evaluation |
+//! | [`mod@unit`] | the variational unit: convolution, normalization, noise, ReLU and pooling as one operation |
+//! | [`conv`] | convolution and its gradients, directly and by Winograd's algorithm |
+//! | [`gemm`] | the matrix product they are made of |
+//! | [`pool`] | maximum and average pooling with their gradients |
+//! | [`adam`] | Adam in one pass, on the sphere if asked |
+//! | [`simd`] | how one source is compiled for several instruction sets and chosen at run time |
+//!
+//! # What can be relied on
+//!
+//! - **Results do not depend on threads.** A tensor is cut into tasks by its shape alone, and sums are merged in the
+//!   order of the tasks. One thread and twenty give the same bits on one machine.
+//! - **Noise does not depend on layout, threads or device**: integers bit for bit, normals to rounding.
+//! - **Arguments are checked.** A wrong length or an impossible shape is an [`Error`] that says what to do.
+//! - **Nothing the size of a tensor is allocated.** Results go to slices that the caller provides.
+//! - **Any x86-64 and any ARM.** AVX-512 or AVX2 is used where the processor has it. Set `VMF_ISA=portable` to do
+//!   without.
+//!
+//! Tensors are stored in `f32`, `f64`, `f16` or `bf16` ([`Element`]) and computed in `f32` or `f64` ([`Real`]).
+//!
+//! # An example
+//!
+//! ```
+//! use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward, forward_train};
+//! use vmf_kernels::noise::{Noise, NoiseKey};
+//!
+//! let shape = Shape::nchw(8, 3, 4 * 4); // 8 images, 3 channels, 4 x 4
+//! let config = Config::new(shape).relu(true);
+//! let key = NoiseKey { seed: 42, stream: 0, step: 0, sample: 0 };
+//! let noise = Some(NoiseTerm { noise: Noise::new(key), sigma: &[0.1_f32] });
+//!
+//! let u: Vec<f32> = (0..shape.elements()).map(|i| (i % 7) as f32).collect();
+//! let mut y = vec![0.0; shape.elements()];
+//! let statistics = forward_train(&config, noise, &u, &mut y)?;
+//! assert_eq!(statistics.mean.len(), 3);
+//!
+//! let dy = vec![1.0; shape.elements()];
+//! let mut du = vec![0.0; shape.elements()];
+//! let saved = Saved { u: &u, y: &y, statistics: &statistics };
+//! let dsigma = backward(&config, noise, saved, &dy, &mut du)?;
+//! assert_eq!(dsigma.len(), 1);
+//! # Ok::<(), vmf_kernels::Error>(())
+//! ```
+
+mod element;
+mod error;
+mod scratch;
+#[cfg(test)]
+mod testing;
+mod vector;
+
+pub mod adam;
+pub mod bn_noise;
+pub mod conv;
+pub mod gemm;
+pub mod noise;
+pub mod pool;
+pub mod simd;
+pub mod unit;
+
+pub use element::{Element, Real};
+pub use error::Error;

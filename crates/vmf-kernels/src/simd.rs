@@ -1,0 +1,201 @@
+//! One source, several instruction sets: how a kernel is compiled for each and chosen at run time.
+//!
+//! A kernel is a type that implements [`Kernel`]. Its `run` is ordinary Rust over slices and small arrays,
+//! marked `#[inline(always)]`; [`dispatch`] inlines it into a function that is compiled with AVX-512, with
+//! AVX2 and FMA, or with the target's baseline, and LLVM vectorizes the same loops for each.
+//!
+//! The choice is made once per process: the best set the processor has, or the one named by the environment
+//! variable `VMF_ISA` (`avx512`, `avx2` or `portable`), which is how the tests reach every path.
+
+use std::sync::OnceLock;
+
+/// An instruction set that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Isa {
+    /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
+    Avx512,
+    /// 256-bit vectors: AVX2 with fused multiply-add.
+    Avx2,
+    /// The baseline of the target: SSE2 on x86-64, NEON on aarch64.
+    Portable,
+}
+
+impl Isa {
+    /// Every instruction set that this processor can execute, best first.
+    pub fn available() -> Vec<Isa> {
+        [Isa::Avx512, Isa::Avx2, Isa::Portable]
+            .into_iter()
+            .filter(|isa| isa.is_available())
+            .collect()
+    }
+
+    /// Whether this processor can execute it.
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && Isa::Avx2.is_available()
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx512 | Isa::Avx2 => false,
+            Isa::Portable => true,
+        }
+    }
+
+    /// The instruction set in use: the best available, unless `VMF_ISA` names another available one.
+    pub fn current() -> Isa {
+        static CURRENT: OnceLock<Isa> = OnceLock::new();
+        *CURRENT.get_or_init(|| {
+            let wanted = match std::env::var("VMF_ISA").as_deref() {
+                Ok("avx512") => Some(Isa::Avx512),
+                Ok("avx2") => Some(Isa::Avx2),
+                Ok("portable") => Some(Isa::Portable),
+                _ => None,
+            };
+            wanted
+                .filter(|isa| isa.is_available())
+                .unwrap_or_else(|| Isa::available()[0])
+        })
+    }
+}
+
+/// What a kernel may know at compile time about the instruction set it is being compiled for.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// `f32` lanes in one vector register.
+    const LANES: usize;
+
+    /// `a * b + c`, fused where the hardware fuses, in two roundings where a fused product would be a slow call.
+    fn mul_add(a: f32, b: f32, c: f32) -> f32;
+
+    /// The same in double precision.
+    fn mul_add_f64(a: f64, b: f64, c: f64) -> f64;
+}
+
+/// A computation that [`dispatch`] compiles for every instruction set.
+pub trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// The computation. Implementations must be `#[inline(always)]`, and so must every function they call in
+    /// their inner loops: only inlined code is compiled for the chosen instruction set.
+    fn run<S: Simd>(self) -> Self::Output;
+}
+
+/// Runs a kernel compiled for [`Isa::current`].
+#[inline]
+pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    dispatch_to(Isa::current(), kernel)
+}
+
+/// Runs a kernel compiled for `isa`, or for the baseline where the processor does not have it.
+pub fn dispatch_to<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the features that the function enables were detected on this processor.
+        Isa::Avx512 if isa.is_available() => unsafe { x86::run_avx512(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 if isa.is_available() => unsafe { x86::run_avx2(kernel) },
+        _ => kernel.run::<Portable>(),
+    }
+}
+
+/// The baseline of the target.
+#[derive(Clone, Copy)]
+struct Portable;
+
+impl Simd for Portable {
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+            a.mul_add(b, c)
+        } else {
+            a * b + c
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add_f64(a: f64, b: f64, c: f64) -> f64 {
+        if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+            a.mul_add(b, c)
+        } else {
+            a * b + c
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Kernel, Simd};
+
+    #[derive(Clone, Copy)]
+    struct Avx512;
+    #[derive(Clone, Copy)]
+    struct Avx2;
+
+    macro_rules! fused {
+        ($isa:ty, $lanes:literal) => {
+            impl Simd for $isa {
+                const LANES: usize = $lanes;
+
+                #[inline(always)]
+                fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+                    a.mul_add(b, c)
+                }
+
+                #[inline(always)]
+                fn mul_add_f64(a: f64, b: f64, c: f64) -> f64 {
+                    a.mul_add(b, c)
+                }
+            }
+        };
+    }
+    fused!(Avx512, 16);
+    fused!(Avx2, 8);
+
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+    pub(super) fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Avx512>()
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Avx2>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Lanes;
+    impl Kernel for Lanes {
+        type Output = (usize, f32);
+        #[inline(always)]
+        fn run<S: Simd>(self) -> (usize, f32) {
+            (S::LANES, S::mul_add(2.0, 3.0, 4.0))
+        }
+    }
+
+    #[test]
+    fn every_available_set_runs() {
+        for isa in Isa::available() {
+            let (lanes, value) = dispatch_to(isa, Lanes);
+            let expected = match isa {
+                Isa::Avx512 => 16,
+                Isa::Avx2 => 8,
+                Isa::Portable => 4,
+            };
+            assert_eq!((lanes, value), (expected, 10.0), "{isa:?}");
+        }
+    }
+}

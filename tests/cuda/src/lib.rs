@@ -1,0 +1,9 @@
+#![doc = include_str!("../README.md")]
+
+pub mod case;
+pub mod check;
+pub mod host;
+pub mod machine;
+pub mod mutant;
+pub mod noise;
+pub mod ptx;

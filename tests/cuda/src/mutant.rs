@@ -1,0 +1,113 @@
+//! Tests of the tests: sources with one defect each, which the checks must reject.
+
+use crate::machine::Program;
+
+/// A defect, made by replacing a text that occurs exactly once.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutant {
+    /// What is wrong with it.
+    pub defect: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+impl Mutant {
+    /// The program with the defect. Panics where the source no longer has the text: then the mutant must be rewritten.
+    pub fn apply(&self, program: &Program) -> Program {
+        let found = program.source.matches(self.from).count();
+        assert_eq!(
+            found, 1,
+            "{}: `{}` occurs {found} times",
+            self.defect, self.from
+        );
+        Program {
+            source: program.source.replace(self.from, self.to),
+            ..program.clone()
+        }
+    }
+}
+
+/// Panics if a mutant passes a check. `check` is to compile the program and to run [`crate::check::all`] on it.
+pub fn expect_all_caught(program: &Program, check: impl Fn(&Program) -> Result<(), String> + Sync) {
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    std::thread::scope(|scope| {
+        for share in MUTANTS.chunks(MUTANTS.len().div_ceil(threads)) {
+            let check = &check;
+            scope.spawn(move || {
+                for mutant in share {
+                    let error = check(&mutant.apply(program)).expect_err(mutant.defect);
+                    println!("{}: {error}", mutant.defect);
+                }
+            });
+        }
+    });
+}
+
+/// The defects.
+pub const MUTANTS: [Mutant; 13] = [
+    Mutant {
+        defect: "no barrier before the block's sums are merged",
+        from: "sums[threadIdx.x] = mine;\n    __syncthreads();",
+        to: "sums[threadIdx.x] = mine;",
+    },
+    Mutant {
+        defect: "no barrier before the warps' sums are added",
+        from: "warp_sums[warp] = sum.g_eps;\n    __syncthreads();",
+        to: "warp_sums[warp] = sum.g_eps;",
+    },
+    Mutant {
+        defect: "the shuffles start at a quarter of the warp",
+        from: "int offset = WARP / 2;",
+        to: "int offset = WARP / 4;",
+    },
+    Mutant {
+        defect: "nine rounds of Philox",
+        from: "round < 10",
+        to: "round < 9",
+    },
+    Mutant {
+        defect: "the first uniform may be zero",
+        from: "(first >> 8) + 1u",
+        to: "(first >> 8)",
+    },
+    Mutant {
+        defect: "single elements take the wrong pair of normals",
+        from: "(element & 2) != 0",
+        to: "(element & 2) == 0",
+    },
+    Mutant {
+        defect: "folded samples all use the first sample",
+        from: "sample += quad / quads_per_sample;",
+        to: "",
+    },
+    Mutant {
+        defect: "a reduction reads one unit too many",
+        from: "threadIdx.x < stride && unit < end",
+        to: "threadIdx.x < stride && unit <= end",
+    },
+    Mutant {
+        defect: "an elementwise kernel writes one unit too many",
+        from: "unit < units; unit += stride",
+        to: "unit <= units; unit += stride",
+    },
+    Mutant {
+        defect: "the remainder of the mean is forgotten",
+        from: "__fsub_rn(__fsub_rn(u, mean), remainder)",
+        to: "__fsub_rn(u, mean)",
+    },
+    Mutant {
+        defect: "the last part of a channel is not merged",
+        from: "part < tiling.parts; part += WARP",
+        to: "part + 1 < tiling.parts; part += WARP",
+    },
+    Mutant {
+        defect: "channels take the scale of the wrong group",
+        from: ": channel / problem.channels_per_group]",
+        to: ": channel % problem.channels_per_group]",
+    },
+    Mutant {
+        defect: "the forward kernel's arguments are swapped",
+        from: "forward_of<T, W>(u, statistics, sigma, y, problem);",
+        to: "forward_of<T, W>(u, sigma, statistics, y, problem);",
+    },
+];
