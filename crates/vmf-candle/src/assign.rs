@@ -1,0 +1,53 @@
+//! Giving named values to the variables of a model: all of them, or none.
+
+use crate::error::{Error, Result};
+use crate::init::lock;
+use candle_core::{Tensor, Var};
+use candle_nn::VarMap;
+use std::collections::BTreeMap;
+
+/// Checks that `tensors` has exactly the variables of the model, with their shapes and dtypes.
+pub(crate) fn check(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+    let vars = lock(vars);
+    for (name, tensor) in tensors {
+        let Some(var) = vars.get(name) else {
+            return Err(Error::Mismatch(format!(
+                "there is a value for {name:?}, which the model does not have"
+            )));
+        };
+        if var.shape() != tensor.shape() || var.dtype() != tensor.dtype() {
+            return Err(Error::Mismatch(format!(
+                "the value for {name:?} is {:?} {:?}, in the model it is {:?} {:?}",
+                tensor.dtype(),
+                tensor.dims(),
+                var.dtype(),
+                var.dims()
+            )));
+        }
+    }
+    let mut missing: Vec<&String> = vars
+        .keys()
+        .filter(|name| !tensors.contains_key(*name))
+        .collect();
+    missing.sort();
+    match missing.first() {
+        Some(name) => Err(Error::Mismatch(format!("there is no value for {name:?}"))),
+        None => Ok(()),
+    }
+}
+
+/// Gives the variables their values. Nothing changes if [`check`] fails or a value cannot be brought to its device.
+pub(crate) fn assign(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+    check(vars, tensors)?;
+    let vars = lock(vars);
+    let on_device = |(name, tensor): (&String, &Tensor)| -> Result<(Var, Tensor)> {
+        let var = vars[name].clone();
+        let tensor = tensor.to_device(var.device())?;
+        Ok((var, tensor))
+    };
+    let values = tensors.iter().map(on_device).collect::<Result<Vec<_>>>()?;
+    for (var, value) in values {
+        var.set(&value)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Checkpoints: a safetensors file with every variable, the optimizer's moments, and one JSON document.
+//!
+//! | in the file | what |
+//! |---|---|
+//! | `<variable>` | weights, rho and running statistics, under their own names |
+//! | `optimizer.first.<variable>`, `optimizer.second.<variable>` | Adam's moments |
+//! | metadata `vmf` | the JSON document: format version, configuration, counters, the posterior's layers |
+//!
+//! Together with noise that is a function of seed and step, this is all that training needs: on a CPU a resumed run
+//! continues bit for bit. Any program that reads safetensors reads it; `python/load_checkpoint.py` runs one in PyTorch.
+
+mod file;
+
+use crate::adam::{Adam, Moments};
+use crate::assign;
+use crate::error::{Error, Result};
+use crate::init::lock;
+use crate::posterior::Posterior;
+use crate::summary::{LayerSummary, Summary};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{VarBuilder, VarMap};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use vmf_core::Parameterization;
+
+/// The version of the format that this crate writes and reads.
+pub const FORMAT_VERSION: u64 = 1;
+
+const METADATA_KEY: &str = "vmf";
+const FORMAT_NAME: &str = "vmf-checkpoint";
+const FIRST: &str = "optimizer.first.";
+const SECOND: &str = "optimizer.second.";
+
+/// Where a run stands: what the author of a training loop puts into a checkpoint and finds in it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Progress {
+    /// The configuration of model and run, in the author's own terms.
+    pub config: serde_json::Value,
+    /// Epochs finished.
+    pub epoch: u64,
+    /// Steps taken.
+    pub step: u64,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Measurements worth keeping beside the weights.
+    pub metrics: serde_json::Value,
+}
+
+/// The JSON document of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: String,
+    version: u64,
+    progress: Progress,
+    layers: Vec<LayerRecord>,
+    /// How many gradients each parameter has seen; absent without an optimizer.
+    optimizer_steps: Option<BTreeMap<String, u64>>,
+}
+
+/// What makes a layer's posterior readable from the file alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LayerRecord {
+    name: String,
+    dim: usize,
+    units: usize,
+    rho: String,
+    parameterization: String,
+    frozen: bool,
+}
+
+/// A checkpoint in memory.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    document: Document,
+    variables: BTreeMap<String, Tensor>,
+    moments: BTreeMap<String, Moments>,
+}
+
+impl Checkpoint {
+    /// Copies the state of a model, and of its optimizer if there is one.
+    pub fn capture(
+        vars: &VarMap,
+        posterior: &Posterior,
+        optimizer: Option<&Adam>,
+        progress: Progress,
+    ) -> Result<Self> {
+        let mut variables = BTreeMap::new();
+        for (name, var) in lock(vars).iter() {
+            if name.starts_with("optimizer.") {
+                return Err(Error::Mismatch(format!(
+                    "the variable {name:?} has a name that is kept for the optimizer"
+                )));
+            }
+            let copy = var.as_detached_tensor().copy()?;
+            variables.insert(name.clone(), copy.to_device(&Device::Cpu)?);
+        }
+        let mut moments = BTreeMap::new();
+        for (name, state) in optimizer.map_or(Ok(Vec::new()), Adam::state)? {
+            let state = Moments {
+                first: state.first.to_device(&Device::Cpu)?,
+                second: state.second.to_device(&Device::Cpu)?,
+                steps: state.steps,
+            };
+            moments.insert(name, state);
+        }
+        let steps = |moments: &BTreeMap<String, Moments>| {
+            let steps = moments.iter().map(|(name, m)| (name.clone(), m.steps));
+            steps.collect()
+        };
+        let layers = posterior
+            .specs()
+            .into_iter()
+            .map(|spec| LayerRecord {
+                name: spec.name,
+                dim: spec.dim,
+                units: spec.units,
+                rho: spec.sigma.name().to_string(),
+                parameterization: parameterization_name(spec.sigma.config().parameterization),
+                frozen: spec.sigma.config().frozen,
+            })
+            .collect();
+        Ok(Self {
+            document: Document {
+                format: FORMAT_NAME.into(),
+                version: FORMAT_VERSION,
+                progress,
+                layers,
+                optimizer_steps: optimizer.map(|_| steps(&moments)),
+            },
+            variables,
+            moments,
+        })
+    }
+
+    /// Writes the checkpoint. The file appears whole or not at all: a file that was there before stays until then.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let document = serde_json::to_string(&self.document).map_err(|error| Error::Malformed {
+            path: path.to_path_buf(),
+            reason: format!("its document cannot be written as JSON: {error}"),
+        })?;
+        let mut tensors: Vec<(String, &Tensor)> = Vec::new();
+        for (name, tensor) in &self.variables {
+            tensors.push((name.clone(), tensor));
+        }
+        for (name, moments) in &self.moments {
+            tensors.push((format!("{FIRST}{name}"), &moments.first));
+            tensors.push((format!("{SECOND}{name}"), &moments.second));
+        }
+        file::write(path, METADATA_KEY, document, &tensors)
+    }
+
+    /// Reads a checkpoint. The file may come from anywhere: whatever is wrong with it is an error.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let malformed = |reason: String| Error::Malformed {
+            path: path.to_path_buf(),
+            reason,
+        };
+        let file::Contents {
+            mut metadata,
+            mut tensors,
+        } = file::read(path)?;
+        let Some(text) = metadata.remove(METADATA_KEY) else {
+            return Err(malformed("it holds tensors but no vmf document".into()));
+        };
+        // The version is looked at before the rest, which another version may have changed.
+        #[derive(Deserialize)]
+        struct Header {
+            format: String,
+            version: u64,
+        }
+        let not_ours = |error| malformed(format!("its document is not valid: {error}"));
+        let header: Header = serde_json::from_str(&text).map_err(not_ours)?;
+        if header.format != FORMAT_NAME {
+            let format = header.format;
+            return Err(malformed(format!("its document is of format {format:?}")));
+        }
+        if header.version != FORMAT_VERSION {
+            return Err(Error::Version {
+                found: header.version,
+                supported: FORMAT_VERSION,
+            });
+        }
+        let document: Document = serde_json::from_str(&text).map_err(not_ours)?;
+        let mut moments = BTreeMap::new();
+        for (name, &steps) in document.optimizer_steps.iter().flatten() {
+            let mut take = |prefix: &str| {
+                let full = format!("{prefix}{name}");
+                let tensor = tensors.remove(&full);
+                tensor.ok_or_else(|| malformed(format!("{full:?} is missing")))
+            };
+            let state = Moments {
+                first: take(FIRST)?,
+                second: take(SECOND)?,
+                steps,
+            };
+            moments.insert(name.clone(), state);
+        }
+        if let Some(stray) = tensors.keys().find(|name| name.starts_with("optimizer.")) {
+            return Err(malformed(format!(
+                "{stray:?} belongs to no parameter of its document"
+            )));
+        }
+        let checkpoint = Self {
+            document,
+            variables: tensors,
+            moments,
+        };
+        checkpoint
+            .summary()
+            .map_err(|error| malformed(error.to_string()))?;
+        Ok(checkpoint)
+    }
+
+    /// Where the run stood.
+    pub fn progress(&self) -> &Progress {
+        &self.document.progress
+    }
+
+    /// The variables by name, on the CPU.
+    pub fn variables(&self) -> &BTreeMap<String, Tensor> {
+        &self.variables
+    }
+
+    /// A builder over the variables, for inference: no training, no optimizer.
+    pub fn var_builder(&self, dtype: DType, device: &Device) -> VarBuilder<'static> {
+        let tensors = self.variables.clone().into_iter().collect();
+        VarBuilder::from_tensors(tensors, dtype, device)
+    }
+
+    /// What the posterior had learned, from the file alone.
+    pub fn summary(&self) -> Result<Summary> {
+        let mut uses = BTreeMap::new();
+        for layer in &self.document.layers {
+            *uses.entry(layer.rho.as_str()).or_insert(0) += 1;
+        }
+        let layers = self.document.layers.iter().map(|layer| {
+            let wrong = |reason: String| Error::Shape {
+                what: format!("layer {:?}", layer.name),
+                reason,
+            };
+            let Some(rho) = self.variables.get(&layer.rho) else {
+                return Err(wrong(format!("its parameter {:?} is missing", layer.rho)));
+            };
+            let parameterization = parameterization_from(&layer.parameterization)
+                .ok_or_else(|| wrong(format!("unknown form {:?}", layer.parameterization)))?;
+            let rho = rho.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
+            let sigmas: Vec<f64> = rho.iter().map(|&rho| parameterization.sigma(rho)).collect();
+            LayerSummary::new(crate::summary::Learned {
+                name: layer.name.clone(),
+                dim: layer.dim,
+                units: layer.units,
+                sigmas,
+                shared: uses[layer.rho.as_str()] > 1,
+                frozen: layer.frozen,
+            })
+        });
+        Ok(Summary::new(layers.collect::<Result<_>>()?))
+    }
+
+    /// Puts the state back into a model built as the captured one was, and into its optimizer.
+    ///
+    /// Names, shapes and dtypes are compared first: if one does not fit, it is named and nothing is changed.
+    pub fn restore(&self, vars: &VarMap, optimizer: Option<&mut Adam>) -> Result<()> {
+        assign::check(vars, &self.variables)?;
+        if let Some(adam) = optimizer {
+            if self.document.optimizer_steps.is_none() {
+                let reason = "it has no optimizer state: pass `None` to take the weights alone";
+                return Err(Error::Mismatch(reason.into()));
+            }
+            adam.load_state(self.moments.clone().into_iter().collect())?;
+        }
+        assign::assign(vars, &self.variables)
+    }
+}
+
+fn parameterization_name(parameterization: Parameterization) -> String {
+    match parameterization {
+        Parameterization::Exp => "exp".into(),
+        Parameterization::Softplus => "softplus".into(),
+    }
+}
+
+fn parameterization_from(name: &str) -> Option<Parameterization> {
+    match name {
+        "exp" => Some(Parameterization::Exp),
+        "softplus" => Some(Parameterization::Softplus),
+        _ => None,
+    }
+}

@@ -1,0 +1,137 @@
+//! What can go wrong, in words that say what to do about it.
+
+use candle_core::DType;
+use std::path::PathBuf;
+
+/// The result of an operation that is not a plain Candle computation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of this crate.
+///
+/// Layers and operations return `candle_core::Result`, so that they compose with a Candle model; an `Error` converts
+/// into `candle_core::Error` with `?`, keeping its message.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting is outside the range in which it means something.
+    #[error("{name} is {value}, but {requirement}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Its value, as given.
+        value: String,
+        /// What it must satisfy.
+        requirement: &'static str,
+    },
+
+    /// Two layers were registered under one name.
+    #[error(
+        "a layer named {name:?} is in the posterior already: give each layer a path of its own with `vb.pp(..)`"
+    )]
+    DuplicateLayer {
+        /// The name.
+        name: String,
+    },
+
+    /// Two layer names hash to one noise stream.
+    #[error(
+        "the layers {first:?} and {second:?} would draw the same noise, because their names hash to the same stream: rename one of them"
+    )]
+    StreamCollision {
+        /// The layer registered first.
+        first: String,
+        /// The layer that collides with it.
+        second: String,
+    },
+
+    /// A tensor has a shape that the operation cannot use.
+    #[error("{what}: {reason}")]
+    Shape {
+        /// The operation or layer.
+        what: String,
+        /// What is wrong with the shape.
+        reason: String,
+    },
+
+    /// A value that must be a number is NaN or infinite.
+    #[error(
+        "{what} is not finite: the step was not taken and every parameter is as it was. A lower learning rate, gradient clipping or a KL warm-up are the usual remedies"
+    )]
+    NonFinite {
+        /// The tensor, by name.
+        what: String,
+    },
+
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
+    /// A file is not a checkpoint, or is damaged.
+    #[error("{} is not a usable checkpoint: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        reason: String,
+    },
+
+    /// A checkpoint was written by a version of the format that this version cannot read.
+    #[error(
+        "the checkpoint has format version {found}; this version of vmf-candle reads {supported}"
+    )]
+    Version {
+        /// The version in the file.
+        found: u64,
+        /// The version this crate reads.
+        supported: u64,
+    },
+
+    /// Values that are sound but belong to another model.
+    #[error("the values do not fit the model, which is left as it was: {0}")]
+    Mismatch(String),
+
+    /// A state dict cannot be converted.
+    #[error("cannot convert {name:?}: {reason}")]
+    Convert {
+        /// The tensor or layer in question.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+
+    /// A dtype that the operation does not compute in.
+    #[error("{what} computes in f32, f64, bf16 or f16, not in {dtype:?}")]
+    DType {
+        /// The operation.
+        what: &'static str,
+        /// The dtype given.
+        dtype: DType,
+    },
+
+    /// An error of Candle.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+
+    /// An error of a kernel on the CPU.
+    #[error(transparent)]
+    Kernel(#[from] vmf_kernels::Error),
+
+    /// An error of a kernel on a GPU.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] vmf_kernels::bn_noise::cuda::Error),
+}
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(inner) => inner,
+            other => candle_core::Error::wrap(other),
+        }
+    }
+}

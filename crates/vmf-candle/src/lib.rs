@@ -1,0 +1,150 @@
+//! Bayesian layers for Candle: calibrated uncertainty for one scalar a layer.
+//!
+//! # The idea
+//!
+//! Behind a normalization only the *direction* of a weight matters: its length is divided away. A posterior over directions
+//! is a von Mises-Fisher distribution on the sphere, and in high dimension all that it does to the network's activations is to
+//! add Gaussian noise of one size behind the normalization:
+//!
+//! ```text
+//! training     y = BN(w~ . x) + sigma_eff * eps,      w~ = w / |w|,   eps ~ N(0, 1)
+//! loss         mean NLL + beta / N * sum over layers of M (D-1)/2 ln(1 + D/(D-1) / sigma_eff^2)
+//! prediction   at the mean directions (noise off), or the mean over a few noisy passes
+//! ```
+//!
+//! D is the number of inputs of a unit, M the number of units, N the size of the training set. So a variational network costs
+//! what a plain one costs: no second set of weights, no second pass, and nothing to store for the noise, which is generated
+//! again where it is needed.
+//!
+//! # Quickstart
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::{Optimizer, VarMap};
+//! use vmf_candle::*;
+//! # fn main() -> candle_core::Result<()> {
+//! # let device = Device::Cpu;
+//! # let images = Tensor::from_vec((0..32 * 3 * 64).map(|i| (i as f32 * 0.37).sin()).collect(), (32, 3, 8, 8), &device)?;
+//! # let labels = Tensor::from_vec((0..32).map(|i| i % 10).collect::<Vec<u32>>(), 32, &device)?;
+//! # let (seed, train_set_len, epochs) = (42, 32, 3);
+//! // Build as with candle-nn; the posterior collects one scalar a layer.
+//! let (vars, posterior) = (VarMap::new(), Posterior::new());
+//! let vb = seeded(&vars, seed, DType::F32, &device);
+//! let unit = || VmfConfig::default().relu().padding(1);
+//! let model = Sequential::new()
+//!     .add(vmf_conv2d(3, 16, 3, unit(), &posterior, vb.pp("features.0"))?)
+//!     .add_plain(|xs: &Tensor| ops::max_pool2d(xs, 2, 2, 0))
+//!     .add(vmf_conv2d(16, 16, 3, unit(), &posterior, vb.pp("features.1"))?)
+//!     .add_plain(|xs: &Tensor| xs.mean((2, 3)))
+//!     .add_plain(candle_nn::linear(16, 10, vb.pp("head"))?);
+//!
+//! // Train.
+//! let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
+//! let beta = Schedule::warmup(0.1, 20.0);
+//! for epoch in 0..epochs {
+//!     let logits = model.forward(&images, &Pass::train(seed, epoch))?; // one batch an epoch, for brevity
+//!     let nll = cross_entropy(&logits, &labels)?;
+//!     let loss = Elbo::new(train_set_len).beta(beta.at(epoch.into())).loss(&nll, &posterior)?;
+//!     adam.backward_step(&loss.total)?; // loss.nll and loss.kl are there to log
+//! }
+//! reestimate(&model, [Ok(images.clone())])?; // statistics for the noise-free pass
+//!
+//! // Use.
+//! let prediction = predict(&model, &images, Samples::monte_carlo(8, seed))?;
+//! assert_eq!(prediction.probs.dims(), [32, 10]); // and .entropy, .mutual_information, .deviation
+//! println!("{}", posterior.summary()?); // name, D, M, sigma_eff, kappa, expected cosine, KL
+//! # Ok(()) }
+//! ```
+//!
+//! # Which layer to pick
+//!
+//! - [`vmf_conv2d`] and [`vmf_linear`]: in place of a convolution or linear layer *and* the batch normalization behind it.
+//! - [`ConvStack`]: a chain of such convolutions and poolings, which is what a CPU runs fastest. It computes the same.
+//! - [`noise_layer`]: right after a normalization that the model has already (layer, group, RMS norm), with the D and M of
+//!   the weight in front of it.
+//! - The last layer of a classifier, which no normalization follows, stays a plain `candle_nn::linear`.
+//! - A trained network with batch normalization is carried over by [`Convert`], with its logits unchanged.
+//!
+//! `sigma_eff` is one value a layer; [`VmfConfig::groups`] gives groups of channels their own, [`VmfConfig::shared`] lets
+//! layers share one. Do not use Candle's `max_pool2d` in training: its gradient is too small by the size of the window.
+//! [`ops::max_pool2d`] has the right one.
+//!
+//! # How to choose beta
+//!
+//! `beta = 1` is the evidence lower bound. The KL of a wide network is far larger than the information in its data (a layer
+//! of 512 units with 4608 inputs has a million nats), so with `beta = 1` the noise of such a network grows until it drowns the
+//! signal. Treat beta as a temperature: begin with 0.1 for a convolutional network on tens of thousands of images, warm it up
+//! over the first tenth of training, and lower it tenfold while [`Summary::warn_if_collapsed`] names layers. Small problems
+//! with more data than weights, such as a linear model, are at home at `beta = 1`.
+//!
+//! # How to read sigma_eff
+//!
+//! It is noise against a signal of variance 1. At 0.1 a unit is precise; at 1 half of its output's variance is noise; from
+//! about 5 on it transmits next to nothing. `1 / sqrt(1 + sigma_eff^2)` is the expected cosine between a weight drawn from
+//! the posterior and its mean. Layers in the middle of a deep network usually end higher than the first ones.
+//!
+//! # Inference
+//!
+//! `Pass::mean()` is one deterministic pass, for which [`reestimate`] must have measured the statistics with noise off.
+//! `predict(.., Samples::monte_carlo(k, seed))` averages k noisy passes and tells the two kinds of uncertainty apart. Both
+//! sets of statistics are kept in a [`Checkpoint`].
+//!
+//! # Reproducibility
+//!
+//! Noise, initial weights and so a whole run on the CPU are functions of the seed: they depend neither on the number of
+//! threads nor on the order in which layers are built. A run resumed from a checkpoint continues bit for bit.
+//!
+//! # Devices and precision
+//!
+//! On a CPU a layer in f32 is one fused operation, several times faster than Candle's convolution; in f64, bf16 and f16 the
+//! product is Candle's and what follows it is fused. With feature `cuda` it is the same on a GPU in f32, bf16 and f16. Every
+//! other device is served by Candle's own operations. sigma_eff and statistics are never in half precision.
+//!
+//! # Limits
+//!
+//! - The noise of a layer is the same for all inputs. Far from the data uncertainty grows only as far as the layers behind
+//!   spread it, which is less than what a Gaussian process would say.
+//! - A weight drawn from the posterior is shared by all inputs and positions; the noise that stands for it is drawn
+//!   independently. Mean and variance of a prediction agree, correlations between predictions do not.
+//! - Below a few dozen inputs a unit (the first convolution of an image network has 27) the Gaussian form is approximate.
+//! - With feature `cuda`, programs need the NVIDIA driver's library to start, as all programs do that use Candle with CUDA.
+
+mod adam;
+mod assign;
+mod checkpoint;
+mod convert;
+mod error;
+mod init;
+mod layers;
+mod loss;
+mod objective;
+pub mod ops;
+mod pass;
+mod posterior;
+mod predict;
+mod schedule;
+mod sigma;
+mod stream;
+mod summary;
+
+pub use adam::{Adam, AdamConfig, Moments};
+pub use checkpoint::{Checkpoint, FORMAT_VERSION, Progress};
+pub use convert::{Convert, Converted};
+pub use error::{Error, Result};
+pub use init::seeded;
+pub use layers::{
+    BatchNorm, ConvStack, Deterministic, NoiseLayer, NoiseLayerConfig, Sequential, VmfConfig,
+    VmfConv2d, VmfConv2dConfig, VmfLinear, WeightConstraint, noise_layer, vmf_conv2d, vmf_linear,
+};
+pub use loss::{cross_entropy, cross_entropy_smoothed, gaussian_nll, gaussian_nll_learned};
+pub use objective::{Elbo, Loss};
+pub use pass::{Forward, LayerNoise, Pass, Statistics};
+pub use posterior::{LayerSpec, Posterior};
+pub use predict::{
+    Folding, Prediction, Samples, Values, predict, predict_stream, predict_values, reestimate,
+};
+pub use schedule::Schedule;
+pub use sigma::{Sigma, SigmaConfig};
+pub use stream::stream_of;
+pub use summary::{Collapse, LayerSummary, State, Summary, Thresholds};
+pub use vmf_core::Parameterization;

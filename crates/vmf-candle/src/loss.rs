@@ -1,0 +1,160 @@
+//! Mean negative log-likelihoods: the data's part of the objective.
+
+use crate::error::Error;
+use crate::sigma::stable_dtype;
+use candle_core::{D, DType, Result, Tensor};
+use std::f64::consts::TAU;
+
+/// The mean cross-entropy of class labels under the softmax of `logits`.
+///
+/// # Shapes
+/// `logits` (N, classes); `labels` (N), integers; the result is a scalar.
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    cross_entropy_smoothed(logits, labels, 0.0)
+}
+
+/// The same with label smoothing: the target is the label with weight `1 - smoothing` and the uniform distribution over
+/// all classes with weight `smoothing`.
+pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
+    if !(0.0..1.0).contains(&smoothing) {
+        Err(Error::Setting {
+            name: "label smoothing",
+            value: smoothing.to_string(),
+            requirement: "it must lie in [0, 1)",
+        })?
+    }
+    let (examples, _) = logits.dims2()?;
+    if labels.dims() != [examples] {
+        Err(Error::Shape {
+            what: "cross-entropy".into(),
+            reason: format!(
+                "{examples} rows of logits, labels of shape {:?}",
+                labels.dims()
+            ),
+        })?
+    }
+    if !labels.dtype().is_int() {
+        Err(Error::Shape {
+            what: "cross-entropy".into(),
+            reason: format!("labels must be integers, not {:?}", labels.dtype()),
+        })?
+    }
+    let log_probs = log_softmax(logits)?;
+    let labels = labels.to_dtype(DType::U32)?.unsqueeze(1)?;
+    let of_label = log_probs.gather(&labels, 1)?.mean_all()?.neg()?;
+    if smoothing == 0.0 {
+        return Ok(of_label);
+    }
+    let of_all = log_probs.mean_all()?.neg()?;
+    (of_label * (1.0 - smoothing))? + (of_all * smoothing)?
+}
+
+/// `ln softmax` over the last dimension, in at least single precision, differentiable.
+pub(crate) fn log_softmax(logits: &Tensor) -> Result<Tensor> {
+    let logits = logits.to_dtype(stable_dtype(logits.dtype()))?;
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
+    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    shifted.broadcast_sub(&log_sum)
+}
+
+/// The mean Gaussian negative log-likelihood of `targets` around `predictions`, with noise of known deviation:
+/// `ln(2 pi s^2) / 2 + (y - f)^2 / (2 s^2)`.
+///
+/// # Shapes
+/// Predictions and targets have one shape; the result is a scalar, the mean over all elements.
+pub fn gaussian_nll(predictions: &Tensor, targets: &Tensor, deviation: f64) -> Result<Tensor> {
+    if !(deviation > 0.0 && deviation.is_finite()) {
+        Err(Error::Setting {
+            name: "the deviation of the observation noise",
+            value: deviation.to_string(),
+            requirement: "it must be positive and finite",
+        })?
+    }
+    same_shape(predictions, targets)?;
+    let squares = (predictions - targets)?.sqr()?.mean_all()?;
+    squares.affine(
+        0.5 / (deviation * deviation),
+        0.5 * TAU.ln() + deviation.ln(),
+    )
+}
+
+/// The same with learned noise: `log_deviation` is `ln s`, a single parameter or an output of the network, of any shape
+/// that broadcasts to the predictions.
+pub fn gaussian_nll_learned(
+    predictions: &Tensor,
+    targets: &Tensor,
+    log_deviation: &Tensor,
+) -> Result<Tensor> {
+    same_shape(predictions, targets)?;
+    let precision = log_deviation.affine(-2.0, 0.0)?.exp()?;
+    let squares = (predictions - targets)?.sqr()?.broadcast_mul(&precision)?;
+    (squares * 0.5)?
+        .broadcast_add(log_deviation)?
+        .mean_all()?
+        .affine(1.0, 0.5 * TAU.ln())
+}
+
+fn same_shape(predictions: &Tensor, targets: &Tensor) -> Result<()> {
+    // (N) against (N, 1) would broadcast to (N, N) without a word: the commonest mistake with regression losses.
+    if predictions.dims() != targets.dims() {
+        Err(Error::Shape {
+            what: "Gaussian likelihood".into(),
+            reason: format!(
+                "predictions {:?} and targets {:?} must have one shape",
+                predictions.dims(),
+                targets.dims()
+            ),
+        })?
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{Device, Var};
+
+    /// Against PyTorch's numbers, one row of which would overflow without the shift by the maximum.
+    #[test]
+    fn cross_entropy_is_that_of_pytorch() -> Result<()> {
+        let golden: serde_json::Value =
+            serde_json::from_str(include_str!("../tests/golden/golden.json")).unwrap();
+        for (case, smoothing) in [("cross_entropy", 0.0), ("cross_entropy_smoothed", 0.1)] {
+            let golden = &golden[case];
+            let logits = Var::new(&[[1f64, -2., 0.5], [1000., 0., -1000.]], &Device::Cpu)?;
+            let labels = Tensor::new(&[2u32, 0], &Device::Cpu)?;
+            let loss = cross_entropy_smoothed(&logits, &labels, smoothing)?;
+            let value = loss.to_scalar::<f64>()?;
+            assert!((value - golden["loss"].as_f64().unwrap()).abs() < 1e-12);
+            let gradient = loss.backward()?;
+            let gradient = gradient
+                .get(&logits)
+                .unwrap()
+                .flatten_all()?
+                .to_vec1::<f64>()?;
+            for (ours, theirs) in gradient.iter().zip(golden["gradient"].as_array().unwrap()) {
+                assert!((ours - theirs.as_f64().unwrap()).abs() < 1e-14);
+            }
+        }
+        Ok(())
+    }
+
+    /// The density written out: `-ln N(y | f, s^2)`.
+    #[test]
+    fn gaussian_nll_is_minus_the_log_density() -> Result<()> {
+        let (f, y) = ([0.3f64, -1.2], [0.5f64, 0.9]);
+        let predictions = Tensor::new(&f, &Device::Cpu)?;
+        let targets = Tensor::new(&y, &Device::Cpu)?;
+        let deviation: f64 = 0.7;
+        let density = |f: f64, y: f64| {
+            (-0.5 * ((y - f) / deviation).powi(2)).exp() / (deviation * TAU.sqrt())
+        };
+        let expected = -(density(f[0], y[0]).ln() + density(f[1], y[1]).ln()) / 2.0;
+        let fixed = gaussian_nll(&predictions, &targets, deviation)?.to_scalar::<f64>()?;
+        let log = Tensor::new(&[deviation.ln()], &Device::Cpu)?;
+        let learned = gaussian_nll_learned(&predictions, &targets, &log)?.to_scalar::<f64>()?;
+        assert!((fixed - expected).abs() < 1e-14 && (learned - expected).abs() < 1e-14);
+        assert!(gaussian_nll(&predictions.unsqueeze(1)?, &targets, 1.0).is_err());
+        Ok(())
+    }
+}

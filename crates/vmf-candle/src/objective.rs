@@ -1,0 +1,84 @@
+//! The objective, in a form that cannot be scaled wrongly.
+//!
+//! ```text
+//! loss = mean NLL over the batch + beta / N * sum over layers of M_l KL(sigma_l, D_l),     N = size of the training set
+//! ```
+//!
+//! The evidence lower bound holds the KL once for the whole data set. A loss that is a mean over a batch must therefore
+//! count it with weight 1 / N, not 1 and not 1 / batch: the commonest mistake with Bayesian networks.
+
+use crate::error::Error;
+use crate::posterior::Posterior;
+use candle_core::{Result, Tensor};
+
+/// The negative evidence lower bound per example, with a temperature `beta` on the KL.
+#[derive(Clone, Copy, Debug)]
+pub struct Elbo {
+    train_len: usize,
+    beta: f64,
+}
+
+/// A loss, and what it is made of.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Loss {
+    /// What to minimize: `nll + beta / N * kl`. Differentiable.
+    pub total: Tensor,
+    /// The mean negative log-likelihood, as it was given.
+    pub nll: Tensor,
+    /// The KL of the whole posterior in nats, unscaled.
+    pub kl: Tensor,
+}
+
+impl Elbo {
+    /// The objective for a training set of this many examples, with `beta = 1`.
+    ///
+    /// In a convolutional network count images, not pixels, if the likelihood has one term per image.
+    pub fn new(train_len: usize) -> Self {
+        Self {
+            train_len,
+            beta: 1.0,
+        }
+    }
+
+    /// The same with this weight on the KL; 1 is the evidence lower bound, 0 is maximum likelihood.
+    pub fn beta(self, beta: f64) -> Self {
+        Self { beta, ..self }
+    }
+
+    /// The loss of a batch with this mean negative log-likelihood.
+    pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
+        if self.train_len == 0 {
+            Err(Error::Setting {
+                name: "the size of the training set",
+                value: "0".into(),
+                requirement: "it must be positive",
+            })?
+        }
+        if !(self.beta >= 0.0 && self.beta.is_finite()) {
+            Err(Error::Setting {
+                name: "beta",
+                value: self.beta.to_string(),
+                requirement: "it must be finite and not negative",
+            })?
+        }
+        if mean_nll.rank() != 0 {
+            Err(Error::Shape {
+                what: "the negative log-likelihood".into(),
+                reason: format!(
+                    "expected a scalar, the mean over the batch, not {:?}",
+                    mean_nll.dims()
+                ),
+            })?
+        }
+        let kl = posterior.kl()?;
+        let scaled = (&kl * (self.beta / self.train_len as f64))?
+            .to_dtype(mean_nll.dtype())?
+            .to_device(mean_nll.device())?;
+        Ok(Loss {
+            total: (mean_nll + scaled)?,
+            nll: mean_nll.clone(),
+            kl,
+        })
+    }
+}

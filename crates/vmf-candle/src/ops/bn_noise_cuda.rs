@@ -1,0 +1,159 @@
+//! The fused operation on a CUDA device, on Candle's own stream: nothing here waits for the GPU.
+
+use super::bn_noise::{Fused, Kept};
+use crate::error::Error;
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::CudaView;
+use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorage, WrapErr};
+use candle_core::op::BackpropOp;
+use candle_core::{DType, Device, Layout, Result, Shape, Storage, Tensor};
+use half::{bf16, f16};
+use vmf_kernels::bn_noise::cuda::{self as kernel, CudaElement, NoiseTerm, Statistics};
+
+/// A contiguous tensor in device memory.
+type Located<'a> = (&'a CudaStorage, &'a Layout);
+
+/// y; the statistics stay with the op.
+pub(super) fn forward(fused: &Fused, u: Located, sigma: Located) -> Result<CudaStorage> {
+    match u.0.dtype() {
+        DType::F32 => forward_in::<f32>(fused, u, sigma),
+        DType::F16 => forward_in::<f16>(fused, u, sigma),
+        DType::BF16 => forward_in::<bf16>(fused, u, sigma),
+        dtype => candle_core::bail!("bn-noise has no CUDA kernel for {dtype:?}"),
+    }
+}
+
+fn forward_in<T: CudaElement + CudaDType>(
+    fused: &Fused,
+    u: Located,
+    sigma: Located,
+) -> Result<CudaStorage> {
+    let device = u.0.device();
+    let stream = device.cuda_stream();
+    let (u, sigma) = (view::<T>(u)?, view::<f32>(sigma)?);
+    let noise = noise_term(fused, &sigma);
+    // SAFETY: the kernels write every element before any is read.
+    let mut y = unsafe { device.alloc::<T>(u.len()) }?;
+    let statistics = match &fused.given {
+        None => kernel::forward_train(&stream, &fused.config(), noise, &u, &mut y),
+        Some((mean, var)) => {
+            let (mean, var) = (on_device(mean, device)?, on_device(var, device)?);
+            let (mean, var) = (mean.storage_and_layout(), var.storage_and_layout());
+            let mean = view::<f32>((cuda(&mean.0)?, mean.1))?;
+            let var = view::<f32>((cuda(&var.0)?, var.1))?;
+            kernel::forward_eval(&stream, &fused.config(), noise, &mean, &var, &u, &mut y)
+        }
+    };
+    fused.keep(Kept::Cuda(statistics.map_err(Error::from)?));
+    Ok(CudaStorage::wrap_cuda_slice(y, device.clone()))
+}
+
+/// du and dsigma.
+pub(super) fn backward(
+    fused: &Fused,
+    u: &Tensor,
+    sigma: &Tensor,
+    gradient: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    match u.dtype() {
+        DType::F32 => backward_in::<f32>(fused, u, sigma, gradient),
+        DType::F16 => backward_in::<f16>(fused, u, sigma, gradient),
+        DType::BF16 => backward_in::<bf16>(fused, u, sigma, gradient),
+        dtype => candle_core::bail!("bn-noise has no CUDA kernel for {dtype:?}"),
+    }
+}
+
+fn backward_in<T: CudaElement + CudaDType>(
+    fused: &Fused,
+    u: &Tensor,
+    sigma: &Tensor,
+    gradient: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    let Kept::Cuda(statistics) = fused.kept()? else {
+        candle_core::bail!("bn-noise: a CPU pass cannot end on a GPU")
+    };
+    let gradient = gradient.contiguous()?;
+    let [
+        (u_storage, u_layout),
+        (sigma_storage, sigma_layout),
+        (dy_storage, dy_layout),
+    ] = [u, sigma, &gradient].map(Tensor::storage_and_layout);
+    let device = cuda(&u_storage)?.device();
+    let stream = device.cuda_stream();
+    let u_view = view::<T>((cuda(&u_storage)?, u_layout))?;
+    let dy = view::<T>((cuda(&dy_storage)?, dy_layout))?;
+    let sigma_view = view::<f32>((cuda(&sigma_storage)?, sigma_layout))?;
+    let noise = noise_term(fused, &sigma_view);
+    // SAFETY: the kernels write every element before any is read.
+    let mut du = unsafe { device.alloc::<T>(u_view.len()) }?;
+    let backward = if fused.given.is_some() {
+        kernel::backward_eval
+    } else {
+        kernel::backward
+    };
+    let dsigma = backward(
+        &stream,
+        &fused.config(),
+        noise,
+        statistics,
+        &u_view,
+        &dy,
+        &mut du,
+    )
+    .map_err(Error::from)?;
+    let dsigma = match dsigma {
+        Some(dsigma) => dsigma,
+        None => device.alloc_zeros::<f32>(sigma_view.len())?,
+    };
+    Ok((
+        tensor(CudaStorage::wrap_cuda_slice(du, device.clone()), u.shape()),
+        tensor(
+            CudaStorage::wrap_cuda_slice(dsigma, device.clone()),
+            sigma.shape(),
+        ),
+    ))
+}
+
+/// Mean and biased variance of the batch as tensors.
+pub(super) fn statistics(statistics: &Statistics, device: &Device) -> Result<(Tensor, Tensor)> {
+    let device = device.as_cuda_device()?;
+    let copy = |field: CudaView<f32>| -> Result<Tensor> {
+        let copy = device.cuda_stream().clone_dtod(&field).w()?;
+        let channels = Shape::from(copy.len());
+        Ok(tensor(
+            CudaStorage::wrap_cuda_slice(copy, device.clone()),
+            &channels,
+        ))
+    };
+    Ok((copy(statistics.mean())?, copy(statistics.variance())?))
+}
+
+fn noise_term<'a>(fused: &Fused, sigma: &'a CudaView<'a, f32>) -> Option<NoiseTerm<'a>> {
+    fused.noise().map(|noise| NoiseTerm { noise, sigma })
+}
+
+fn view<'a, T: CudaDType>((storage, layout): Located<'a>) -> Result<CudaView<'a, T>> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(storage.as_cuda_slice::<T>()?.slice(start..end)),
+        None => candle_core::bail!("bn-noise needs contiguous tensors"),
+    }
+}
+
+fn cuda(storage: &Storage) -> Result<&CudaStorage> {
+    match storage {
+        Storage::Cuda(storage) => Ok(storage),
+        _ => candle_core::bail!("bn-noise: expected a tensor on the GPU"),
+    }
+}
+
+/// A statistic as the kernels take it.
+fn on_device(statistic: &Tensor, device: &CudaDevice) -> Result<Tensor> {
+    statistic
+        .to_device(&Device::Cuda(device.clone()))?
+        .to_dtype(DType::F32)?
+        .contiguous()
+}
+
+fn tensor(storage: CudaStorage, shape: &Shape) -> Tensor {
+    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+}

@@ -1,0 +1,39 @@
+//! Operations with gradients of their own, each usable in any Candle model.
+
+mod bn_noise;
+#[cfg(feature = "cuda")]
+mod bn_noise_cuda;
+mod bn_noise_reference;
+mod layout;
+mod pool;
+mod unit;
+
+pub use bn_noise::{Activation, BatchStatistics, BnNoise, bn_noise, bn_noise_eval};
+pub use bn_noise_reference::{bn_noise_eval_reference, bn_noise_reference, noise_tensor};
+pub use pool::{avg_pool2d, max_pool2d};
+
+pub(crate) use layout::{from_fast, to_fast};
+pub(crate) use unit::UnitArguments;
+
+use candle_core::{CpuStorage, Layout, Result, Storage, WithDType};
+
+/// The elements of a contiguous tensor.
+pub(crate) fn contiguous_slice<'a, T: WithDType>(
+    storage: &'a CpuStorage,
+    layout: &Layout,
+) -> Result<&'a [T]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<T>()?[start..end]),
+        None => candle_core::bail!("this operation needs a contiguous tensor"),
+    }
+}
+
+/// The elements of a contiguous tensor whose storage is held.
+pub(crate) fn cpu_slice<'a, T: WithDType>(
+    (storage, layout): &'a (impl std::ops::Deref<Target = Storage>, &Layout),
+) -> Result<&'a [T]> {
+    match &**storage {
+        Storage::Cpu(storage) => contiguous_slice(storage, layout),
+        _ => candle_core::bail!("this operation needs a tensor on the CPU"),
+    }
+}

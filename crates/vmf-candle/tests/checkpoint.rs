@@ -1,0 +1,543 @@
+//! Checkpoints: resuming bit for bit, refusing what does not fit, surviving hostile files.
+
+mod common;
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::{Optimizer, VarMap};
+use common::{Model, PLAN, images, named, small_vgg, values};
+use serde_json::json;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vmf_candle::{
+    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, cross_entropy, seeded,
+};
+
+/// The system's allocator, watching for requests that no honest reader of a small file would make.
+struct Watching;
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is handed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+/// A directory of this test's own, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("vmf-candle-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn adam(model: &Model) -> Result<Adam> {
+    let config = AdamConfig {
+        lr: 1e-2,
+        ..Default::default()
+    };
+    Adam::for_model(&model.vars, &model.posterior, config)
+}
+
+fn train(model: &Model, adam: &mut Adam, steps: std::ops::Range<u32>) -> Result<()> {
+    for step in steps {
+        let (xs, labels) = images(16, 16 * step as usize)?;
+        let nll = cross_entropy(&model.forward(&xs, &Pass::train(7, step))?, &labels)?;
+        let loss = Elbo::new(160).beta(0.1).loss(&nll, &model.posterior)?;
+        adam.backward_step(&loss.total)?;
+    }
+    Ok(())
+}
+
+fn progress() -> Progress {
+    Progress {
+        config: json!({ "plan": PLAN }),
+        epoch: 1,
+        step: 3,
+        seed: u64::MAX,
+        metrics: json!({ "accuracy": 0.5 }),
+    }
+}
+
+/// Every variable, as bits.
+fn state(vars: &VarMap) -> Vec<(String, Vec<u64>)> {
+    named(vars)
+        .into_iter()
+        .map(|(name, var)| (name, values(&var).iter().map(|v| v.to_bits()).collect()))
+        .collect()
+}
+
+#[test]
+fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
+    let scratch = Scratch::new("resume");
+    let path = scratch.file("model.safetensors");
+    let unbroken = Model::new(1)?;
+    let mut optimizer = adam(&unbroken)?;
+    train(&unbroken, &mut optimizer, 0..3)?;
+    let checkpoint = Checkpoint::capture(
+        &unbroken.vars,
+        &unbroken.posterior,
+        Some(&optimizer),
+        progress(),
+    )?;
+    checkpoint.save(&path)?;
+    train(&unbroken, &mut optimizer, 3..6)?;
+
+    let resumed = Model::new(2)?;
+    let mut optimizer = adam(&resumed)?;
+    assert_ne!(state(&resumed.vars), state(&unbroken.vars));
+    let checkpoint = Checkpoint::open(&path)?;
+    assert_eq!(checkpoint.progress(), &progress());
+    checkpoint.restore(&resumed.vars, Some(&mut optimizer))?;
+    train(&resumed, &mut optimizer, 3..6)?;
+    assert_eq!(state(&resumed.vars), state(&unbroken.vars));
+
+    // Without the moments it would not.
+    let forgetful = Model::new(2)?;
+    let mut optimizer = adam(&forgetful)?;
+    checkpoint.restore(&forgetful.vars, None)?;
+    train(&forgetful, &mut optimizer, 3..6)?;
+    assert_ne!(state(&forgetful.vars), state(&unbroken.vars));
+    Ok(())
+}
+
+#[test]
+fn the_file_tells_the_posterior_and_serves_inference() -> Result<()> {
+    let scratch = Scratch::new("inference");
+    let path = scratch.file("model.safetensors");
+    let model = Model::new(1)?;
+    train(&model, &mut adam(&model)?, 0..3)?;
+    Checkpoint::capture(&model.vars, &model.posterior, None, progress())?.save(&path)?;
+    let checkpoint = Checkpoint::open(&path)?;
+    assert_eq!(checkpoint.summary()?, model.posterior.summary()?);
+
+    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    let loaded = small_vgg(&PLAN, &Posterior::new(), vb)?;
+    let (xs, _) = images(4, 0)?;
+    for pass in [Pass::mean(), Pass::sample(3, 1)] {
+        let (ours, theirs) = (model.forward(&xs, &pass)?, loaded.forward(&xs, &pass)?);
+        assert_eq!(values(&ours), values(&theirs));
+    }
+
+    // The format's own reader accepts it, and it is the same file each time.
+    let bytes = std::fs::read(&path)?;
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(tensors.len(), named(&model.vars).len());
+    checkpoint.save(scratch.file("again"))?;
+    assert_eq!(bytes, std::fs::read(scratch.file("again"))?);
+    let left: Vec<_> = std::fs::read_dir(&scratch.0)?.collect();
+    assert_eq!(left.len(), 2, "a temporary file was left: {left:?}");
+    Ok(())
+}
+
+#[test]
+fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
+    let model = Model::new(1)?;
+    let mut optimizer = adam(&model)?;
+    train(&model, &mut optimizer, 0..1)?;
+    let with_moments =
+        Checkpoint::capture(&model.vars, &model.posterior, Some(&optimizer), progress())?;
+    let without = Checkpoint::capture(&model.vars, &model.posterior, None, progress())?;
+
+    let other = |plan: &[usize], dtype: DType| -> Result<(VarMap, Posterior)> {
+        let (vars, posterior) = (VarMap::new(), Posterior::new());
+        small_vgg(plan, &posterior, seeded(&vars, 5, dtype, &Device::Cpu))?;
+        Ok((vars, posterior))
+    };
+    for (plan, dtype, expected) in [
+        (&[8, 0, 16, 0][..], DType::F32, "features.7"),
+        (&[8, 0, 16, 16, 16][..], DType::F32, "features.10"),
+        (&[8, 0, 16, 12, 0][..], DType::F32, "it is F32 [10, 12]"),
+        (&PLAN[..], DType::F64, "F64"),
+    ] {
+        let (vars, posterior) = other(plan, dtype)?;
+        let mut optimizer = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
+        let before = state(&vars);
+        let error = with_moments
+            .restore(&vars, Some(&mut optimizer))
+            .unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(state(&vars), before);
+        assert_eq!(optimizer.state()?.len(), 0);
+    }
+    let fresh = Model::new(2)?;
+    let before = state(&fresh.vars);
+    let error = without
+        .restore(&fresh.vars, Some(&mut adam(&fresh)?))
+        .unwrap_err();
+    assert!(error.to_string().contains("no optimizer state"), "{error}");
+    assert_eq!(state(&fresh.vars), before);
+    Ok(())
+}
+
+#[test]
+fn a_failed_save_leaves_the_old_file() -> Result<()> {
+    let scratch = Scratch::new("atomic");
+    let model = Model::new(1)?;
+    let checkpoint = Checkpoint::capture(&model.vars, &model.posterior, None, progress())?;
+    assert!(
+        checkpoint
+            .save(scratch.file("missing/model.safetensors"))
+            .is_err()
+    );
+    // A directory in the place of the file: everything is written but the rename fails.
+    let taken = scratch.file("taken");
+    std::fs::create_dir(&taken)?;
+    std::fs::write(taken.join("kept"), "kept")?;
+    assert!(checkpoint.save(&taken).is_err());
+    assert_eq!(std::fs::read_to_string(taken.join("kept"))?, "kept");
+    assert_eq!(std::fs::read_dir(&scratch.0)?.count(), 1);
+    Ok(())
+}
+
+/// A file from its header and data.
+fn assemble(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+#[test]
+fn hostile_files_are_errors() -> Result<()> {
+    let scratch = Scratch::new("hostile");
+    let path = scratch.file("hostile");
+    let document = r#"{\"format\":\"vmf-checkpoint\",\"version\":1,\"progress\":{},\"layers\":[],\"optimizer_steps\":null}"#;
+    let metadata = format!(r#""__metadata__":{{"vmf":"{document}"}}"#);
+    let tensor = |name: &str, shape: &str, start: u64, end: u64| {
+        format!(r#""{name}":{{"dtype":"F32","shape":{shape},"data_offsets":[{start},{end}]}}"#)
+    };
+    let sound = format!("{{{metadata},{}}}", tensor("a", "[2]", 0, 8));
+    std::fs::write(&path, assemble(&sound, &[0; 8]))?;
+    Checkpoint::open(&path)?;
+
+    let a = tensor("a", "[2]", 0, 8);
+    let nested = "[".repeat(100_000);
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("empty", vec![]),
+        ("only 5 bytes", vec![1, 2, 3, 4, 5]),
+        ("claims", u64::MAX.to_le_bytes().to_vec()),
+        ("claims", [99_000_000u64.to_le_bytes(), [0; 8]].concat()),
+        ("header", assemble("not json", &[])),
+        ("header", assemble(&nested, &[])),
+        ("header", assemble("\"a string\"", &[])),
+        (
+            "header",
+            vec![
+                8, 0, 0, 0, 0, 0, 0, 0, 255, 254, 253, 252, 251, 250, 249, 248,
+            ],
+        ),
+        ("no vmf document", assemble(&format!("{{{a}}}"), &[0; 8])),
+        (
+            "occurs twice",
+            assemble(&format!("{{{metadata},{a},{a}}}"), &[0; 8]),
+        ),
+        (
+            "occurs twice",
+            assemble(&format!("{{{metadata},{metadata},{a}}}"), &[0; 8]),
+        ),
+        (
+            "occurs twice",
+            assemble(r#"{"__metadata__":{"vmf":"1","vmf":"2"}}"#, &[]),
+        ),
+        (
+            "not valid",
+            assemble(r#"{"__metadata__":{"vmf":"{"}}"#, &[]),
+        ),
+        (
+            "not valid",
+            assemble(r#"{"__metadata__":{"vmf":"[]"}}"#, &[]),
+        ),
+        ("header", assemble(r#"{"__metadata__":{"vmf":3}}"#, &[])),
+        (
+            "format",
+            assemble(
+                r#"{"__metadata__":{"vmf":"{\"format\":\"x\",\"version\":1}"}}"#,
+                &[],
+            ),
+        ),
+        (
+            "version 2",
+            assemble(
+                &format!("{{{}}}", metadata.replace(r#"\":1"#, r#"\":2"#)),
+                &[],
+            ),
+        ),
+        ("belong to no tensor", assemble(&sound, &[0; 9])),
+        ("past the end", assemble(&sound, &[0; 7])),
+        (
+            "overlaps",
+            assemble(
+                &format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 4, 12)),
+                &[0; 12],
+            ),
+        ),
+        (
+            "overlaps",
+            assemble(
+                &format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 0, 8)),
+                &[0; 8],
+            ),
+        ),
+        (
+            "gap",
+            assemble(
+                &format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 9, 17)),
+                &[0; 17],
+            ),
+        ),
+        (
+            "is said to be",
+            assemble(
+                &format!("{{{metadata},{}}}", tensor("a", "[3]", 0, 8)),
+                &[0; 8],
+            ),
+        ),
+        (
+            "is said to be",
+            assemble(
+                &format!(
+                    "{{{metadata},{}}}",
+                    tensor("a", "[4611686018427387904,4611686018427387904,0]", 0, 0)
+                ),
+                &[],
+            ),
+        ),
+        (
+            "is said to be",
+            assemble(
+                &format!(
+                    "{{{metadata},{}}}",
+                    tensor("a", "[9223372036854775808,2]", 0, 8)
+                ),
+                &[0; 8],
+            ),
+        ),
+        (
+            "past the end",
+            assemble(
+                &format!("{{{metadata},{}}}", tensor("a", "[2]", 0, 1 << 60)),
+                &[0; 8],
+            ),
+        ),
+        (
+            "dtype",
+            assemble(
+                &format!("{{{metadata},{}}}", a.replace("F32", "F33")),
+                &[0; 8],
+            ),
+        ),
+        (
+            "header",
+            assemble(
+                &format!("{{{metadata},{}}}", a.replace("[2]", "[-2]")),
+                &[0; 8],
+            ),
+        ),
+        (
+            "header",
+            assemble(
+                &format!("{{{metadata},{}}}", a.replace("[2]", "[2],\"x\":1")),
+                &[0; 8],
+            ),
+        ),
+        (
+            "belongs to no parameter",
+            assemble(
+                &format!(
+                    "{{{metadata},{}}}",
+                    tensor("optimizer.first.a", "[2]", 0, 8)
+                ),
+                &[0; 8],
+            ),
+        ),
+        (
+            "is missing",
+            assemble(
+                &format!("{{{},{a}}}", metadata.replace("null", r#"{\"a\":1}"#)),
+                &[0; 8],
+            ),
+        ),
+    ];
+    for (expected, bytes) in cases {
+        LARGEST.store(0, Ordering::Relaxed);
+        std::fs::write(&path, &bytes)?;
+        let error = Checkpoint::open(&path).unwrap_err().to_string();
+        let expected = if expected == "empty" {
+            "only 0 bytes"
+        } else {
+            expected
+        };
+        assert!(error.contains(expected), "expected {expected:?}: {error}");
+    }
+    assert!(Checkpoint::open(scratch.file("absent")).is_err());
+    assert!(Checkpoint::open(&scratch.0).is_err());
+    Ok(())
+}
+
+/// A generator of the test's own, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound.max(1) as u64) as usize
+    }
+}
+
+/// One to four damages: flipped bits, cuts, repeated pieces, numbers made huge, bytes of the header replaced.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..=random.below(4) {
+        let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap())
+            .min(bytes.len() as u64 - 8) as usize;
+        let at = random.below(bytes.len());
+        let in_header = 8 + random.below(header - 8);
+        match random.below(8) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[in_header.min(at)] ^= 1 << random.below(8),
+            2 => bytes.truncate(at.max(16)),
+            3 => bytes[random.below(8)] = random.below(256) as u8,
+            4 => {
+                let end = (in_header + random.below(200)).min(bytes.len());
+                let piece = bytes[in_header..end].to_vec();
+                bytes.splice(in_header..in_header, piece);
+            }
+            5 => {
+                let digits = (8..header)
+                    .filter(|i| bytes[*i].is_ascii_digit())
+                    .collect::<Vec<_>>();
+                if let Some(&digit) = digits.get(random.below(digits.len())) {
+                    let more = vec![b'9'; random.below(25)];
+                    bytes.splice(digit..digit, more);
+                }
+            }
+            6 => {
+                let end = (in_header + random.below(30)).min(bytes.len());
+                bytes.drain(in_header..end);
+            }
+            _ => bytes[in_header] = b"{}[]\",:0-e."[random.below(11)],
+        }
+        if bytes.len() < 16 {
+            bytes.resize(16, 0);
+        }
+    }
+    // Half of the time the length of the header is put right, so that damage reaches what lies behind that check.
+    if random.below(2) == 0
+        && let Some(end) = bytes.windows(2).rposition(|pair| pair == b"}}")
+    {
+        let length = (end + 2).saturating_sub(8) as u64;
+        bytes[..8].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+#[test]
+fn thousands_of_damaged_files_neither_panic_nor_allocate_what_they_claim() -> Result<()> {
+    let scratch = Scratch::new("mutants");
+    let path = scratch.file("mutant");
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let vb = seeded(&vars, 5, DType::F32, &Device::Cpu);
+    let network = small_vgg(&[2, 0], &posterior, vb)?;
+    let mut optimizer = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
+    let (xs, labels) = images(4, 0)?;
+    let nll = cross_entropy(&network.forward(&xs, &Pass::train(1, 0))?, &labels)?;
+    optimizer.backward_step(&nll)?;
+    let checkpoint = Checkpoint::capture(&vars, &posterior, Some(&optimizer), progress())?;
+    checkpoint.save(&path)?;
+    let sound = std::fs::read(&path)?;
+    let before = state(&vars);
+
+    let mut random = Random(1);
+    let (mut refused, mut accepted) = (0, 0);
+    for round in 0..4000 {
+        let mut bytes = sound.clone();
+        mutate(&mut bytes, &mut random);
+        if bytes == sound {
+            continue;
+        }
+        std::fs::write(&path, &bytes)?;
+        LARGEST.store(0, Ordering::Relaxed);
+        let opened = Checkpoint::open(&path);
+        let largest = LARGEST.load(Ordering::Relaxed);
+        // Other tests run beside this one and allocate too, but none near a megabyte.
+        assert!(
+            largest < 64 * bytes.len() + (1 << 20),
+            "round {round}: {largest} bytes"
+        );
+        match opened {
+            Err(_) => refused += 1,
+            Ok(mutant) => match mutant.restore(&vars, Some(&mut optimizer)) {
+                Err(_) => {
+                    refused += 1;
+                    assert_eq!(state(&vars), before, "round {round}");
+                }
+                // Damage to a number inside a tensor or a string cannot be told from another value.
+                Ok(()) => {
+                    accepted += 1;
+                    checkpoint.restore(&vars, Some(&mut optimizer))?;
+                }
+            },
+        }
+    }
+    assert!(refused > 3000, "{refused} refused, {accepted} accepted");
+    assert!(
+        accepted > 10,
+        "{refused} refused, {accepted} accepted: nothing got past the first check"
+    );
+    Ok(())
+}
+
+#[test]
+fn tensors_of_every_dtype_survive() -> Result<()> {
+    let scratch = Scratch::new("dtypes");
+    let path = scratch.file("model");
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let vars = VarMap::new();
+        let vb = seeded(&vars, 5, dtype, &Device::Cpu);
+        vb.get_with_hints((3, 5), "w", candle_nn::init::DEFAULT_KAIMING_NORMAL)?;
+        vb.get((0, 4), "empty")?;
+        vb.get((), "scalar")?;
+        Checkpoint::capture(&vars, &Posterior::new(), None, Progress::default())?.save(&path)?;
+        let before = state(&vars);
+        for (_, var) in named(&vars) {
+            var.set(&Tensor::ones(var.shape(), dtype, &Device::Cpu)?)?;
+        }
+        Checkpoint::open(&path)?.restore(&vars, None)?;
+        assert_eq!(state(&vars), before);
+    }
+    Ok(())
+}

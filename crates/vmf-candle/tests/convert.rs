@@ -1,0 +1,166 @@
+//! Converting trained networks: the variational network computes what the original did.
+
+mod common;
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::{BatchNorm, Conv2d, Conv2dConfig, Module, ModuleT, Optimizer, VarBuilder, VarMap};
+use common::{images, largest_difference, named, values, wave};
+use std::collections::HashMap;
+use vmf_candle::ops::max_pool2d;
+use vmf_candle::{
+    Adam, AdamConfig, Convert, Converted, Forward, Parameterization, Pass, Posterior, Sequential,
+    VmfConfig, cross_entropy, seeded, vmf_conv2d,
+};
+
+/// The network of tests/golden/generate.py, of variational units.
+fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
+    let unit = |norm: &str| {
+        VmfConfig::default()
+            .relu()
+            .affine()
+            .norm_at(norm)
+            .padding(1)
+    };
+    Ok(Sequential::new()
+        .add(vmf_conv2d(
+            3,
+            4,
+            3,
+            unit("1"),
+            posterior,
+            vb.pp("features.0"),
+        )?)
+        .add_plain(|xs: &Tensor| max_pool2d(xs, 2, 2, 0))
+        .add(vmf_conv2d(
+            4,
+            6,
+            3,
+            unit("5"),
+            posterior,
+            vb.pp("features.4"),
+        )?)
+        .add_plain(|xs: &Tensor| xs.mean((2, 3)))
+        .add_plain(candle_nn::linear(6, 5, vb.pp("classifier.0"))?))
+}
+
+#[test]
+fn a_torchvision_state_dict_keeps_its_logits() -> Result<()> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let state =
+        candle_core::safetensors::load(format!("{folder}/vgg_bn.safetensors"), &Device::Cpu)?;
+    let golden = std::fs::read_to_string(format!("{folder}/golden.json"))?;
+    let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    let theirs: Vec<f64> = serde_json::from_value(golden["vgg_bn_logits"].clone()).unwrap();
+
+    let converted = Convert::new().state_dict(&state)?;
+    let pairs = [("features.0", "features.1"), ("features.4", "features.5")];
+    assert_eq!(
+        converted.units,
+        pairs.map(|(a, b)| (a.to_string(), b.to_string()))
+    );
+    let vb = VarBuilder::from_tensors(converted.tensors.clone(), DType::F64, &Device::Cpu);
+    let network = variational(&Posterior::new(), vb)?;
+    let ours = values(&network.forward(&wave(&[3, 3, 8, 8], 1.1, 0.0)?, &Pass::mean())?);
+    let difference = largest_difference(&ours, &theirs);
+    assert!(difference < 1e-9, "logits differ by {difference:e}");
+    Ok(())
+}
+
+/// A network of candle-nn's own layers, named as many of its users do.
+struct Plain {
+    conv: Conv2d,
+    norm: BatchNorm,
+    head: candle_nn::Linear,
+}
+
+impl Plain {
+    fn new(vb: VarBuilder) -> Result<Self> {
+        let config = Conv2dConfig {
+            padding: 1,
+            ..Default::default()
+        };
+        Ok(Self {
+            conv: candle_nn::conv2d(3, 8, 3, config, vb.pp("stem"))?,
+            norm: candle_nn::batch_norm(8, 1e-3, vb.pp("stem_norm"))?,
+            head: candle_nn::linear(8, 10, vb.pp("head"))?,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
+        let xs = self
+            .norm
+            .forward_t(&self.conv.forward(xs)?, train)?
+            .relu()?;
+        self.head.forward(&xs.mean((2, 3))?)
+    }
+}
+
+#[test]
+fn a_candle_model_keeps_its_logits_and_goes_on_training() -> Result<()> {
+    let plain_vars = VarMap::new();
+    let plain = Plain::new(seeded(&plain_vars, 3, DType::F32, &Device::Cpu))?;
+    let mut sgd = candle_nn::SGD::new(plain_vars.all_vars(), 0.1)?;
+    for step in 0..10 {
+        let (xs, labels) = images(16, 16 * step)?;
+        sgd.backward_step(&cross_entropy(&plain.forward(&xs, true)?, &labels)?)?;
+    }
+
+    let convert = Convert::new().pair("stem", "stem_norm").source_eps(1e-3);
+    let converted = convert
+        .sigma(0.2, Parameterization::Softplus)
+        .vars(&plain_vars)?;
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let vb = seeded(&vars, 0, DType::F32, &Device::Cpu);
+    let config = VmfConfig::default().relu().affine().norm_at("stem_norm");
+    let config = config
+        .parameterization(Parameterization::Softplus)
+        .padding(1);
+    let network = Sequential::new()
+        .add(vmf_conv2d(3, 8, 3, config, &posterior, vb.pp("stem"))?)
+        .add_plain(|xs: &Tensor| xs.mean((2, 3)))
+        .add_plain(candle_nn::linear(8, 10, vb.pp("head"))?);
+    converted.load_into(&vars)?;
+
+    let (xs, labels) = images(20, 500)?;
+    let logits = network.forward(&xs, &Pass::mean())?;
+    let difference = largest_difference(&values(&logits), &values(&plain.forward(&xs, false)?));
+    assert!(difference < 1e-4, "logits differ by {difference:e}");
+    assert!((posterior.summary()?.layers()[0].sigma_eff() - 0.2).abs() < 1e-6);
+
+    let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
+    adam.backward_step(&cross_entropy(
+        &network.forward(&xs, &Pass::train(1, 0))?,
+        &labels,
+    )?)?;
+    assert_ne!(
+        values(&logits),
+        values(&network.forward(&xs, &Pass::mean())?)
+    );
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_converted_is_named() -> Result<()> {
+    let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, &Device::Cpu);
+    let state = |weight: Tensor, mean: Tensor| {
+        HashMap::from([
+            ("a.0.weight".to_string(), weight),
+            ("a.1.running_mean".to_string(), mean),
+        ])
+    };
+    let message = |result: vmf_candle::Result<Converted>| result.unwrap_err().to_string();
+    let none = HashMap::from([("a.weight".to_string(), ones(&[2, 3])?)]);
+    assert!(message(Convert::new().state_dict(&none)).contains("Convert::pair"));
+    assert!(message(Convert::new().pair("b", "c").state_dict(&none)).contains("b.weight"));
+    let short = state(ones(&[2, 3])?, ones(&[3])?);
+    assert!(message(Convert::new().state_dict(&short)).contains("a.1.running_mean"));
+    let dead = state(ones(&[2, 3])?.zeros_like()?, ones(&[2])?);
+    assert!(message(Convert::new().state_dict(&dead)).contains("no direction"));
+
+    let sound = Convert::new().state_dict(&state(ones(&[2, 3])?, ones(&[2])?))?;
+    let vars = VarMap::new();
+    seeded(&vars, 0, DType::F32, &Device::Cpu).get(3, "other")?;
+    assert!(sound.load_into(&vars).is_err());
+    assert_eq!(values(&named(&vars)[0].1), [0.0; 3]);
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Prediction on a real network: the ways to run it agree, streams are bounded, statistics are re-estimated.
+
+mod common;
+
+use candle_core::{DType, Device, IndexOp, Result, Tensor};
+use candle_nn::VarMap;
+use common::{Model, images, largest_difference, values};
+use vmf_candle::{
+    Folding, Forward, Pass, Posterior, Samples, VmfConfig, predict, predict_stream, predict_values,
+    reestimate, seeded, vmf_linear,
+};
+
+fn trained() -> Result<Model> {
+    let model = Model::new(3)?;
+    for step in 0..20 {
+        model.forward(&images(16, 16 * step)?.0, &Pass::train(3, step as u32))?;
+    }
+    Ok(model)
+}
+
+#[test]
+fn loop_and_folded_batches_agree() -> Result<()> {
+    let model = trained()?;
+    let (xs, _) = images(6, 0)?;
+    let run = |folding| predict(&model, &xs, Samples::monte_carlo(7, 5).folding(folding));
+    let reference = run(Folding::Loop)?;
+    for folding in [Folding::Fold, Folding::Automatic] {
+        let other = run(folding)?;
+        for (a, b) in [
+            (&reference.probs, &other.probs),
+            (&reference.deviation, &other.deviation),
+            (&reference.entropy, &other.entropy),
+            (&reference.mutual_information, &other.mutual_information),
+        ] {
+            assert!(largest_difference(&values(a), &values(b)) < 1e-5);
+        }
+    }
+    let total = values(&reference.probs.sum(1)?);
+    assert!(total.iter().all(|sum| (sum - 1.0).abs() < 1e-5));
+    assert!(
+        values(&reference.mutual_information)
+            .iter()
+            .any(|mi| *mi > 0.0)
+    );
+    Ok(())
+}
+
+#[test]
+fn a_stream_draws_fresh_noise_for_each_batch() -> Result<()> {
+    let model = trained()?;
+    let (xs, _) = images(4, 0)?;
+    let samples = Samples::monte_carlo(3, 5);
+    let batches = (0..2).map(|_| Ok(xs.clone()));
+    let predictions = predict_stream(&model, batches, samples).collect::<Result<Vec<_>>>()?;
+    let first = predict(&model, &xs, samples)?;
+    assert_eq!(values(&predictions[0].probs), values(&first.probs));
+    assert_ne!(values(&predictions[1].probs), values(&first.probs));
+    let failing = [Ok(xs), Err(candle_core::Error::msg("no more"))];
+    let results: Vec<_> = predict_stream(&model, failing, samples).collect();
+    assert!(results[0].is_ok() && results[1].is_err());
+    Ok(())
+}
+
+/// With noise off, the statistics after re-estimation are those of the data: here a single layer whose inputs are known, so
+/// that mean and unbiased variance can be computed by hand.
+#[test]
+fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let vb = seeded(&vars, 0, DType::F64, &Device::Cpu);
+    let layer = vmf_linear(2, 1, VmfConfig::default(), &posterior, vb.pp("layer"))?;
+    let weight = values(layer.weight());
+    let batches = [[[1f64, 2.], [3., 5.]], [[-1., 4.], [2., 2.]]];
+    let tensors = batches.map(|batch| Tensor::new(&batch, &Device::Cpu));
+    assert_eq!(reestimate(&layer, tensors)?, 2);
+    let (mut mean, mut var) = (0.0, 0.0);
+    for batch in batches {
+        let u = batch.map(|x| weight[0] * x[0] + weight[1] * x[1]);
+        mean += (u[0] + u[1]) / 2.0 / 2.0;
+        var += (u[0] - u[1]).powi(2) / 2.0 / 2.0;
+    }
+    let (actual_mean, actual_var) = layer.norm().noise_free();
+    assert!((values(&actual_mean)[0] - mean).abs() < 1e-12);
+    assert!((values(&actual_var)[0] - var).abs() < 1e-12);
+    assert_eq!(values(&layer.norm().running().0), [0.0]);
+    assert!(reestimate(&layer, []).is_err());
+    Ok(())
+}
+
+#[test]
+fn regression_values_have_a_deviation() -> Result<()> {
+    let model = trained()?;
+    let (xs, _) = images(4, 0)?;
+    let outputs: Vec<Tensor> = (0..5)
+        .map(|k| model.forward(&xs, &Pass::sample(9, k)))
+        .collect::<Result<_>>()?;
+    let stacked = Tensor::stack(&outputs, 0)?.to_dtype(DType::F64)?;
+    let prediction = predict_values(&model, &xs, Samples::monte_carlo(5, 9))?;
+    let mean = stacked.mean(0)?;
+    let squares = stacked.broadcast_sub(&mean)?.sqr()?.sum(0)?;
+    let deviation = (squares / 4.0)?.sqrt()?;
+    assert!(largest_difference(&values(&prediction.mean), &values(&mean)) < 1e-5);
+    assert!(largest_difference(&values(&prediction.deviation), &values(&deviation)) < 1e-5);
+    assert_eq!(prediction.mean.i(0)?.dims(), [10]);
+    Ok(())
+}
