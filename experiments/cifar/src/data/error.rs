@@ -1,0 +1,85 @@
+//! What can go wrong with a data set, in words that say what to do about it.
+
+use std::path::PathBuf;
+
+/// The result of reading or fetching a data set.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of a data set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
+    /// A file is not what it should be, and is not used.
+    #[error("{} is not used: {reason}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// Files are missing.
+    #[error("{} is missing from {}; {remedy}", name, folder.display())]
+    Missing {
+        /// The file.
+        name: String,
+        /// Where it should be.
+        folder: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
+
+    /// No source had the data.
+    #[error(
+        "CIFAR-10 could not be fetched:\n{}\nGive the folder that holds the binary files with --data-dir DIR, \
+         or train on generated images with --data synthetic",
+        attempts.iter().map(|attempt| format!("  - {attempt}")).collect::<Vec<_>>().join("\n")
+    )]
+    Unreachable {
+        /// What each source said.
+        attempts: Vec<String>,
+    },
+
+    /// A source cannot be reached.
+    #[error("{0}")]
+    Unavailable(String),
+
+    /// What a source sent is not CIFAR-10.
+    #[error("{source_name} sent something else than CIFAR-10: {reason}")]
+    Foreign {
+        /// The source.
+        source_name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A setting that makes no sense for the data set.
+    #[error("{0}")]
+    Setting(String),
+}
+
+impl Error {
+    /// A function that wraps the system's error with what was tried.
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}

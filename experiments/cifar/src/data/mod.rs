@@ -1,0 +1,264 @@
+//! Data sets: images of one byte a value with their labels, and how they reach the network.
+//!
+//! | set | where from |
+//! |---|---|
+//! | [`cifar10`] | the official binary files, fetched and verified by [`fetch`] |
+//! | [`fashion`] | Fashion-MNIST's IDX files, from a folder |
+//! | [`synthetic`] | generated, for machines with no network and for tests |
+
+pub mod batches;
+pub mod cifar10;
+mod error;
+pub mod fashion;
+pub mod fetch;
+pub mod random;
+pub mod synthetic;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::{Error, Result};
+
+/// Images with their labels, in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// Pixels of all images: channel by channel, row by row.
+    pub images: Vec<u8>,
+    /// One label an image.
+    pub labels: Vec<u8>,
+}
+
+impl Split {
+    fn with_capacity(images: usize, pixels: usize) -> Self {
+        Self {
+            images: Vec::with_capacity(images * pixels),
+            labels: Vec::with_capacity(images),
+        }
+    }
+
+    /// How many images there are.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+}
+
+/// The shape of one image, which is square.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// 3 for colours, 1 for grey.
+    pub channels: usize,
+    /// Height and width.
+    pub size: usize,
+}
+
+impl Shape {
+    /// Values in an image.
+    pub fn pixels(&self) -> usize {
+        self.channels * self.size * self.size
+    }
+}
+
+/// Mean and standard deviation of each channel, pixels counted from 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Normalization {
+    /// Mean of each channel.
+    pub mean: Vec<f64>,
+    /// Standard deviation of each channel.
+    pub deviation: Vec<f64>,
+}
+
+impl Normalization {
+    /// That of these images. The sums are of whole numbers, and exact.
+    fn of(split: &Split, shape: Shape) -> Self {
+        let plane = shape.size * shape.size;
+        let (mut mean, mut deviation) = (Vec::new(), Vec::new());
+        for channel in 0..shape.channels {
+            let (mut sum, mut squares) = (0_u64, 0_u64);
+            for image in split.images.chunks_exact(shape.pixels()) {
+                for &pixel in &image[channel * plane..][..plane] {
+                    sum += u64::from(pixel);
+                    squares += u64::from(pixel) * u64::from(pixel);
+                }
+            }
+            let count = (split.len() * plane).max(1) as f64;
+            let average = sum as f64 / count;
+            let variance = (squares as f64 / count - average * average).max(0.0);
+            mean.push(average / 255.0);
+            // Images of one colour have no deviation to divide by.
+            deviation.push((variance.sqrt() / 255.0).max(1.0 / 255.0));
+        }
+        Self { mean, deviation }
+    }
+
+    /// The normalized value of each of the 256 values of a pixel, for each channel.
+    pub fn tables(&self) -> Vec<[f32; 256]> {
+        let table = |(mean, deviation): (&f64, &f64)| {
+            std::array::from_fn(|value| ((value as f64 / 255.0 - mean) / deviation) as f32)
+        };
+        self.mean.iter().zip(&self.deviation).map(table).collect()
+    }
+}
+
+/// A data set: what to train on and what to test on.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// Its name.
+    pub name: &'static str,
+    /// The shape of its images.
+    pub shape: Shape,
+    /// The names of its classes, in the order of their labels.
+    pub classes: Vec<String>,
+    /// Mean and deviation of the training images.
+    pub normalization: Normalization,
+    /// Training images.
+    pub train: Arc<Split>,
+    /// Test images.
+    pub test: Arc<Split>,
+}
+
+impl Dataset {
+    fn new(
+        name: &'static str,
+        shape: Shape,
+        classes: Vec<String>,
+        train: Split,
+        test: Split,
+    ) -> Self {
+        Self {
+            name,
+            shape,
+            classes,
+            normalization: Normalization::of(&train, shape),
+            train: train.into(),
+            test: test.into(),
+        }
+    }
+
+    /// The first so many images of each split. The normalization stays that of all training images.
+    fn first(mut self, train: Option<usize>, test: Option<usize>) -> Result<Self> {
+        let pixels = self.shape.pixels();
+        for (split, count, what) in [
+            (&mut self.train, train, "training"),
+            (&mut self.test, test, "test"),
+        ] {
+            let Some(count) = count else { continue };
+            if count == 0 || count > split.len() {
+                return Err(Error::Setting(format!(
+                    "{count} {what} images were asked for, but {} has {}",
+                    self.name,
+                    split.len()
+                )));
+            }
+            *split = Arc::new(Split {
+                images: split.images[..count * pixels].to_vec(),
+                labels: split.labels[..count].to_vec(),
+            });
+        }
+        Ok(self)
+    }
+}
+
+/// Which data set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// CIFAR-10, fetched if it is not there.
+    #[default]
+    Cifar10,
+    /// Fashion-MNIST, from --data-dir.
+    FashionMnist,
+    /// Generated images of ten classes.
+    Synthetic,
+}
+
+/// Which data set, and how much of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// The set.
+    pub source: Source,
+    /// The folder that holds its files; if not said, CIFAR-10 is kept in `data` and fetched if need be.
+    pub folder: Option<PathBuf>,
+    /// Only so many training images.
+    pub train_images: Option<usize>,
+    /// Only so many test images.
+    pub test_images: Option<usize>,
+    /// The share of wrong labels in the synthetic set.
+    pub label_noise: f64,
+}
+
+/// The folder in which data sets are kept when none is named.
+pub const DEFAULT_FOLDER: &str = "data";
+
+/// Gets a data set: reads it, fetches it first, or generates it.
+pub fn load(request: &Request) -> Result<Dataset> {
+    let dataset = match (request.source, &request.folder) {
+        (Source::Cifar10, Some(folder)) => cifar10::read(folder)?,
+        (Source::Cifar10, None) => cifar10::read(&fetch::cifar10(Path::new(DEFAULT_FOLDER))?)?,
+        (Source::FashionMnist, folder) => {
+            let folder = folder.clone().unwrap_or_else(fashion::default_folder);
+            fashion::read(&folder)?
+        }
+        (Source::Synthetic, _) => {
+            let config = synthetic::Config::default();
+            return synthetic::generate(&synthetic::Config {
+                train_images: request.train_images.unwrap_or(config.train_images),
+                test_images: request.test_images.unwrap_or(config.test_images),
+                label_noise: request.label_noise,
+            });
+        }
+    };
+    dataset.first(request.train_images, request.test_images)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normalized_pixels_have_mean_zero_and_deviation_one() {
+        let shape = Shape {
+            channels: 2,
+            size: 2,
+        };
+        let split = Split {
+            images: vec![0, 50, 100, 150, 7, 7, 7, 7, 200, 10, 30, 60, 7, 7, 7, 7],
+            labels: vec![0, 1],
+        };
+        let normalization = Normalization::of(&split, shape);
+        let tables = normalization.tables();
+        let values: Vec<f64> = [0, 50, 100, 150, 200, 10, 30, 60]
+            .map(|pixel| f64::from(tables[0][pixel]))
+            .to_vec();
+        let mean = values.iter().sum::<f64>() / 8.0;
+        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 8.0;
+        assert!(mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-6);
+        // A channel of one value has no deviation, and stays finite.
+        assert_eq!(tables[1][7], 0.0);
+        assert!(tables[1].iter().all(|value| value.is_finite()));
+    }
+
+    #[test]
+    fn a_subset_is_the_beginning_and_cannot_exceed_the_set() {
+        let set = synthetic::generate(&synthetic::Config {
+            train_images: 30,
+            test_images: 20,
+            label_noise: 0.0,
+        })
+        .unwrap();
+        let part = set.clone().first(Some(10), None).unwrap();
+        assert_eq!((part.train.len(), part.test.len()), (10, 20));
+        assert_eq!(part.train.labels[..], set.train.labels[..10]);
+        let error = set.first(None, Some(21)).unwrap_err().to_string();
+        assert!(
+            error.contains("21 test images") && error.contains("20"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! VGG networks of variational units on CIFAR-10.
+
+pub mod bench;
+pub mod data;
+pub mod device;
+pub mod evaluate;
+pub mod fetch;
+pub mod interrupt;
+pub mod machine;
+pub mod model;
+pub mod run;
+pub mod settings;
+mod stock;
+pub mod train;

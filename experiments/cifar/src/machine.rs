@@ -1,0 +1,115 @@
+//! What the machine can do, and how much of it was used.
+
+use std::hint::black_box;
+use std::time::Instant;
+use vmf_kernels::simd::{Kernel, Simd, dispatch};
+
+/// Which time to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Clock {
+    /// Time that passes.
+    Wall,
+    /// Time that the program was on a processor, summed over its threads: with one thread, what the wall time would be
+    /// on an idle machine.
+    Cpu,
+}
+
+impl Clock {
+    /// Seconds since some moment.
+    pub fn now(self) -> f64 {
+        match self {
+            Clock::Wall => wall_seconds(),
+            Clock::Cpu => cpu_seconds(),
+        }
+    }
+
+    /// The fewest seconds that `run` took in several runs.
+    pub fn best_of(self, runs: usize, mut run: impl FnMut()) -> f64 {
+        (0..runs)
+            .map(|_| {
+                let start = self.now();
+                run();
+                self.now() - start
+            })
+            .fold(f64::INFINITY, f64::min)
+    }
+}
+
+fn wall_seconds() -> f64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs_f64()
+}
+
+#[cfg(unix)]
+fn cpu_seconds() -> f64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure is ours to write.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+#[cfg(not(unix))]
+fn cpu_seconds() -> f64 {
+    wall_seconds()
+}
+
+/// The most memory the program has had at once, in bytes, where the system tells.
+#[cfg(unix)]
+pub fn peak_memory() -> Option<u64> {
+    // SAFETY: all zeros is a valid value of this plain structure of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is ours to write.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) } != 0 {
+        return None;
+    }
+    // Linux counts in kilobytes, macOS in bytes.
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    Some(usage.ru_maxrss as u64 * unit)
+}
+
+/// The most memory the program has had at once, in bytes, where the system tells.
+#[cfg(not(unix))]
+pub fn peak_memory() -> Option<u64> {
+    None
+}
+
+/// FLOP/s of all threads in a loop of independent fused multiply-adds that never leaves the registers.
+///
+/// By wall time all threads run at once, so that cores that are not really there do not count.
+pub fn fma_peak(clock: Clock) -> f64 {
+    const ROUNDS: usize = 1_000_000;
+    let threads = rayon::current_num_threads();
+    let seconds = clock.best_of(15, || {
+        rayon::broadcast(|_| black_box(dispatch(Multiply(ROUNDS))));
+    });
+    // Processor time is summed over the threads.
+    let seconds = match clock {
+        Clock::Wall => seconds,
+        Clock::Cpu => seconds / threads as f64,
+    };
+    (2 * ROUNDS * CHAINS * threads) as f64 / seconds
+}
+
+/// Independent sums: enough to hide the latency of a multiply-add on vectors of 4 to 16, few enough for the registers.
+const CHAINS: usize = 96;
+
+struct Multiply(usize);
+
+impl Kernel for Multiply {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> f32 {
+        let factor = black_box(0.999);
+        let mut sums = [1.0f32; CHAINS];
+        for _ in 0..self.0 {
+            for sum in &mut sums {
+                *sum = S::mul_add(*sum, factor, factor);
+            }
+        }
+        sums.iter().sum()
+    }
+}

@@ -1,0 +1,237 @@
+//! VGG (Simonyan and Zisserman, 2015) for 32x32 images, of variational units.
+//!
+//! Stacks of 3x3 convolutions, each followed by batch normalization without gain and shift, noise and ReLU; five maximum
+//! poolings, which bring 32x32 down to 1x1; one linear classifier. Tensors have the names they have in torchvision's
+//! `vgg16_bn`: a convolution at `features.0`, its normalization at `features.1`, and so on.
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use candle_nn::{Linear, Module, VarBuilder};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use vmf_candle::{ConvStack, Forward, Pass, Posterior, VmfConfig, vmf_conv2d};
+
+/// Which of the four networks, by the number of its layers with weights in the original.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Depth {
+    /// 8 convolutions.
+    Vgg11,
+    /// 10 convolutions.
+    Vgg13,
+    /// 13 convolutions: the paper's.
+    #[default]
+    Vgg16,
+    /// 16 convolutions.
+    Vgg19,
+}
+
+impl Depth {
+    /// How many convolutions stand before each of the five poolings.
+    fn stacks(self) -> [usize; 5] {
+        match self {
+            Depth::Vgg11 => [1, 1, 2, 2, 2],
+            Depth::Vgg13 => [2, 2, 2, 2, 2],
+            Depth::Vgg16 => [2, 2, 3, 3, 3],
+            Depth::Vgg19 => [2, 2, 4, 4, 4],
+        }
+    }
+}
+
+impl FromStr for Depth {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim_start_matches("vgg") {
+            "11" => Ok(Depth::Vgg11),
+            "13" => Ok(Depth::Vgg13),
+            "16" => Ok(Depth::Vgg16),
+            "19" => Ok(Depth::Vgg19),
+            _ => Err(format!("{text:?} is none of vgg11, vgg13, vgg16, vgg19")),
+        }
+    }
+}
+
+impl fmt::Display for Depth {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Depth::Vgg11 => "vgg11",
+            Depth::Vgg13 => "vgg13",
+            Depth::Vgg16 => "vgg16",
+            Depth::Vgg19 => "vgg19",
+        })
+    }
+}
+
+/// What network to build.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VggConfig {
+    /// How deep.
+    pub depth: Depth,
+    /// All channel counts are multiplied by this; 1 is the original, 0.25 trains on a laptop.
+    pub width: f64,
+    /// Channels of the images.
+    pub in_channels: usize,
+    /// Number of classes.
+    pub classes: usize,
+    /// sigma_eff of every unit before training.
+    pub sigma: f64,
+}
+
+impl Default for VggConfig {
+    fn default() -> Self {
+        Self {
+            depth: Depth::Vgg16,
+            width: 1.0,
+            in_channels: 3,
+            classes: 10,
+            sigma: 0.1,
+        }
+    }
+}
+
+/// Height and width of the images.
+pub const IMAGE_SIZE: usize = 32;
+
+/// Channels of the five stacks at full width.
+const CHANNELS: [usize; 5] = [64, 128, 256, 512, 512];
+
+/// One convolution of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Its place in torchvision's list: the tensors are at `features.{index}`.
+    pub index: usize,
+    /// Input channels.
+    pub inputs: usize,
+    /// Output channels.
+    pub outputs: usize,
+    /// Height and width of its input.
+    pub size: usize,
+    /// Whether a pooling follows.
+    pub pool: bool,
+}
+
+impl VggConfig {
+    /// The convolutions, in order.
+    pub fn stages(&self) -> Result<Vec<Stage>> {
+        ensure!(
+            self.width > 0.0 && self.width <= 64.0,
+            "the width is {}; it multiplies the channels and must be positive, such as 1 or 0.25",
+            self.width
+        );
+        let (mut stages, mut index) = (Vec::new(), 0);
+        let (mut inputs, mut size) = (self.in_channels, IMAGE_SIZE);
+        for (channels, count) in CHANNELS.into_iter().zip(self.depth.stacks()) {
+            let outputs = ((channels as f64 * self.width).round() as usize).max(1);
+            for place in 0..count {
+                let pool = place + 1 == count;
+                stages.push(Stage {
+                    index,
+                    inputs,
+                    outputs,
+                    size,
+                    pool,
+                });
+                // Convolution, normalization and activation have a number each, and so has the pooling.
+                index += 3 + usize::from(pool);
+                inputs = outputs;
+            }
+            size /= 2;
+        }
+        Ok(stages)
+    }
+
+    /// Floating-point operations of a training step for one image: each convolution forward, and its two gradients
+    /// except that of the images, taps on the padding counted.
+    pub fn training_flops(&self) -> Result<f64> {
+        let stages = self.stages()?;
+        let flops = |stage: &Stage| {
+            let positions = (stage.size * stage.size) as f64;
+            2.0 * positions * (9 * stage.inputs * stage.outputs) as f64
+        };
+        let total: f64 = stages.iter().map(flops).sum();
+        Ok(3.0 * total - flops(&stages[0]))
+    }
+}
+
+/// The network.
+#[derive(Clone, Debug)]
+pub struct Vgg {
+    features: ConvStack,
+    classifier: Linear,
+}
+
+impl Vgg {
+    /// Builds the network at the builder's path, and registers its units with the posterior.
+    pub fn new(config: &VggConfig, posterior: &Posterior, vb: VarBuilder) -> Result<Self> {
+        let stages = config.stages()?;
+        let mut features = ConvStack::new();
+        for stage in &stages {
+            let unit = VmfConfig::default()
+                .relu()
+                .sigma(config.sigma)
+                .norm_at((stage.index + 1).to_string())
+                .padding(1);
+            let vb = vb.pp("features").pp(stage.index);
+            let unit = vmf_conv2d(stage.inputs, stage.outputs, 3, unit, posterior, vb)?;
+            features = features.unit(unit);
+            if stage.pool {
+                features = features.max_pool(2);
+            }
+        }
+        let last = stages.last().context("a network has convolutions")?;
+        let classifier = candle_nn::linear(last.outputs, config.classes, vb.pp("classifier"))?;
+        Ok(Self {
+            features,
+            classifier,
+        })
+    }
+}
+
+impl Forward for Vgg {
+    /// # Shapes
+    /// Images (N, channels, 32, 32) to logits (N, classes).
+    fn forward(&self, images: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
+        let features = self.features.forward(images, pass)?;
+        self.classifier.forward(&features.flatten_from(1)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes_are_those_of_torchvision() -> Result<()> {
+        let stages = VggConfig::default().stages()?;
+        let indices: Vec<usize> = stages.iter().map(|stage| stage.index).collect();
+        assert_eq!(indices, [0, 3, 7, 10, 14, 17, 20, 24, 27, 30, 34, 37, 40]);
+        assert_eq!(stages[12].size, 2);
+        assert!(stages[12].pool);
+        let config = VggConfig {
+            depth: Depth::Vgg11,
+            ..Default::default()
+        };
+        let indices: Vec<usize> = config.stages()?.iter().map(|stage| stage.index).collect();
+        assert_eq!(indices, [0, 4, 8, 11, 15, 18, 22, 25]);
+        assert_eq!(
+            VggConfig {
+                width: 0.25,
+                ..Default::default()
+            }
+            .stages()?[12]
+                .outputs,
+            128
+        );
+        assert!(
+            VggConfig {
+                width: 0.0,
+                ..Default::default()
+            }
+            .stages()
+            .is_err()
+        );
+        Ok(())
+    }
+}

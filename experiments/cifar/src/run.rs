@@ -1,0 +1,300 @@
+//! A run is a folder: config.json, metrics.jsonl, the last and the best checkpoint.
+//!
+//! Every file is written beside its place and renamed, so that a program that is killed at any moment leaves each file
+//! whole. A lock, which the system frees when its holder dies, keeps two programs from writing to one run.
+
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Config;
+
+const CONFIG: &str = "config.json";
+const METRICS: &str = "metrics.jsonl";
+const LOCK: &str = ".lock";
+
+/// The folder of a run, held for writing.
+#[derive(Debug)]
+pub struct Run {
+    folder: PathBuf,
+    _lock: File,
+}
+
+/// How well a network predicts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// The share of images whose likeliest class is right.
+    pub accuracy: f64,
+    /// Mean negative log-likelihood in nats.
+    pub nll: f64,
+    /// Expected calibration error, 15 bins.
+    pub ece: f64,
+}
+
+/// sigma_eff of one layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerSigma {
+    /// The layer.
+    pub layer: String,
+    /// Its sigma_eff.
+    pub sigma_eff: f64,
+}
+
+/// A line of metrics.jsonl: what is known after an epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Epochs trained.
+    pub epoch: u64,
+    /// Steps trained.
+    pub step: u64,
+    /// Mean negative log-likelihood of the epoch's batches as they were trained on, with noise.
+    pub running_nll: f64,
+    /// Accuracy on the epoch's batches as they were trained on, with noise.
+    pub running_accuracy: f64,
+    /// The noise-free network on the training images whose statistics it uses.
+    pub train: Scores,
+    /// The noise-free network on the test images.
+    pub test: Scores,
+    /// The KL of the whole posterior in nats; absent without noise.
+    pub kl: Option<f64>,
+    /// The weight of the KL at the end of the epoch.
+    pub beta: f64,
+    /// The learning rate of the weights at the end of the epoch.
+    pub lr: f64,
+    /// sigma_eff of each layer, from first to last; empty without noise.
+    pub sigma_eff: Vec<LayerSigma>,
+    /// Seconds the epoch took, evaluation included; less what an interruption lost.
+    pub seconds: f64,
+}
+
+impl Run {
+    /// Takes a new folder, or one that holds no run.
+    pub fn reserve(folder: &Path) -> Result<Self> {
+        let run = Self::lock(folder)?;
+        if run.file(CONFIG).exists() {
+            bail!(
+                "{0} holds a run already: continue it with `cifar train --resume {0}`, or name another folder with --out",
+                folder.display()
+            );
+        }
+        Ok(run)
+    }
+
+    /// Begins the run: from here on it can be resumed.
+    pub fn begin(&self, config: &Config) -> Result<()> {
+        let text = serde_json::to_string_pretty(config)? + "\n";
+        Ok(lab::write_atomic(self.file(CONFIG), text)?)
+    }
+
+    /// Opens a run to continue it.
+    pub fn open(folder: &Path) -> Result<(Self, Config)> {
+        if !folder.join(CONFIG).is_file() {
+            bail!("{} holds no run: it has no {CONFIG}", folder.display());
+        }
+        let run = Self::lock(folder)?;
+        run.remove_leftovers();
+        let config = read_config(&run.file(CONFIG))?;
+        Ok((run, config))
+    }
+
+    fn lock(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+        let path = folder.join(LOCK);
+        let lock =
+            File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => bail!(
+                "{} is in use by another process: wait for it, or name another folder with --out",
+                folder.display()
+            ),
+            // Some network file systems have no locks; that is no reason not to train.
+            Err(TryLockError::Error(error)) => {
+                tracing::warn!("{} cannot be locked: {error}", path.display());
+            }
+        }
+        Ok(Self {
+            folder: folder.into(),
+            _lock: lock,
+        })
+    }
+
+    /// Removes temporary files of a process that was killed.
+    fn remove_leftovers(&self) {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with('.') && name.ends_with(".tmp") {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The checkpoint of the latest state.
+    pub fn last(&self) -> PathBuf {
+        self.file("last.safetensors")
+    }
+
+    /// The checkpoint with the lowest negative log-likelihood on the test images.
+    pub fn best(&self) -> PathBuf {
+        self.file("best.safetensors")
+    }
+
+    /// Keeps the records of the first `epochs` epochs: later ones are trained again.
+    pub fn forget_after(&self, epochs: u64) -> Result<()> {
+        let kept = read_records(&self.folder)?
+            .iter()
+            .filter(|record| record.epoch <= epochs)
+            .count();
+        // The lines themselves are kept: read and written again, a number could change in its last digit.
+        let text = self.metrics()?;
+        let lines: Vec<&str> = text.lines().take(kept).collect();
+        self.write_metrics(&lines)
+    }
+
+    /// Adds the record of an epoch.
+    pub fn append(&self, record: &Record) -> Result<()> {
+        let line = serde_json::to_string(record)?;
+        let text = self.metrics()?;
+        let lines: Vec<&str> = text.lines().chain([line.as_str()]).collect();
+        self.write_metrics(&lines)
+    }
+
+    fn metrics(&self) -> Result<String> {
+        read_if_there(&self.file(METRICS))
+    }
+
+    fn write_metrics(&self, lines: &[&str]) -> Result<()> {
+        let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
+        Ok(lab::write_atomic(self.file(METRICS), text)?)
+    }
+}
+
+/// Reads a config.json.
+pub fn read_config(path: &Path) -> Result<Config> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is no configuration of a run", path.display()))
+}
+
+/// Reads the epochs recorded in a run's folder.
+pub fn read_records(folder: &Path) -> Result<Vec<Record>> {
+    let path = folder.join(METRICS);
+    let text = read_if_there(&path)?;
+    let line = |(number, line): (usize, &str)| {
+        serde_json::from_str(line)
+            .with_context(|| format!("line {} of {} is damaged", number + 1, path.display()))
+    };
+    text.lines().enumerate().map(line).collect()
+}
+
+/// The text of a file; none, if there is no file.
+fn read_if_there(path: &Path) -> Result<String> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        read => read.with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Machine, Preset};
+
+    fn begin(folder: &Path) -> Result<Run> {
+        let run = Run::reserve(folder)?;
+        run.begin(&config())?;
+        Ok(run)
+    }
+
+    fn config() -> Config {
+        Config {
+            settings: Preset::Quick.settings(),
+            machine: Machine {
+                threads: Some(2),
+                ..Machine::default()
+            },
+        }
+    }
+
+    fn record(epoch: u64) -> Record {
+        let scores = Scores {
+            accuracy: 0.1 + 0.2,
+            nll: 1.0 / 3.0,
+            ece: 1e-17,
+        };
+        Record {
+            epoch,
+            step: 10 * epoch,
+            running_nll: 2.3,
+            running_accuracy: 0.1,
+            train: scores,
+            test: scores,
+            kl: None,
+            beta: 0.0,
+            lr: 1e-3,
+            sigma_eff: vec![],
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_run_is_held_by_one_and_begun_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("a/run");
+        let run = begin(&folder).unwrap();
+        let in_use = Run::open(&folder).unwrap_err().to_string();
+        assert!(in_use.contains("in use"), "{in_use}");
+        drop(run);
+        let taken = begin(&folder).unwrap_err().to_string();
+        assert!(taken.contains("--resume"), "{taken}");
+        assert_eq!(Run::open(&folder).unwrap().1, config());
+        let none = Run::open(temp.path()).unwrap_err().to_string();
+        assert!(none.contains("holds no run"), "{none}");
+    }
+
+    #[test]
+    fn records_are_kept_as_written_and_can_be_taken_back() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = begin(temp.path()).unwrap();
+        assert!(read_records(temp.path()).unwrap().is_empty());
+        run.append(&record(1)).unwrap();
+        let first = run.metrics().unwrap();
+        for epoch in 2..=3 {
+            run.append(&record(epoch)).unwrap();
+        }
+        let epochs = |run: &Run| -> Vec<u64> {
+            let records = read_records(run.folder()).unwrap();
+            records.iter().map(|record| record.epoch).collect()
+        };
+        assert_eq!(epochs(&run), [1, 2, 3]);
+        run.forget_after(1).unwrap();
+        assert_eq!(epochs(&run), [1]);
+        assert_eq!(run.metrics().unwrap(), first);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        drop(begin(temp.path()).unwrap());
+        let leftover = temp.path().join(".last.safetensors.77-0.tmp");
+        fs::write(&leftover, "half").unwrap();
+        Run::open(temp.path()).unwrap();
+        assert!(!leftover.exists());
+    }
+}

@@ -1,0 +1,403 @@
+//! The settings of a run: each is a flag, lands in config.json, and is read back from there.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use vmf_candle::Schedule;
+
+use crate::data::{Request, Source};
+use crate::model::{Depth, VggConfig};
+
+/// How the network is trained. Everything else is the same for all three, so that they can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// The paper's method: noise is learned, and the KL to the prior counts.
+    Vmf,
+    /// The paper's baseline: noise is learned, the KL does not count.
+    None,
+    /// No noise at all: an ordinary network.
+    Map,
+}
+
+impl Method {
+    /// Whether training adds noise.
+    pub fn is_noisy(self) -> bool {
+        self != Method::Map
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Vmf => "vmf",
+            Method::None => "none",
+            Method::Map => "map",
+        }
+    }
+}
+
+/// How the learning rate of the weights changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// Not at all.
+    Constant,
+    /// Down to zero at the end of training, along half a cosine.
+    Cosine,
+}
+
+/// Defines the settings once: as a struct that is kept in config.json, and as flags of which any may be given.
+macro_rules! settings {
+    ($( $(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, )*) => {
+        /// The settings that decide what a run computes.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Settings {
+            $( $(#[doc = $doc])+ pub $name: $type, )*
+        }
+
+        /// The settings as flags; those that are not given keep the value of the preset.
+        #[derive(Clone, Debug, Default, clap::Args)]
+        #[command(next_help_heading = "Settings (the preset's, if not given)")]
+        pub struct Flags {
+            $( $(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] pub $name: Option<$type>, )*
+        }
+
+        impl Flags {
+            /// Replaces the settings that were given.
+            pub fn apply(&self, settings: &mut Settings) {
+                $( if let Some(value) = self.$name { settings.$name = value; } )*
+            }
+        }
+    };
+}
+
+settings! {
+    /// How the network is trained
+    #[arg(value_enum)]
+    method: Method,
+    /// The data set
+    #[arg(value_enum)]
+    data: Source,
+    /// Train on the first so many images; 0 for all
+    train_images: usize,
+    /// Test on the first so many images; 0 for all
+    test_images: usize,
+    /// The share of wrong labels in the synthetic set, from 0 to 0.9
+    label_noise: f64,
+    /// Move training images by up to four pixels and mirror them at random
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    augment: bool,
+    /// The network: vgg11, vgg13, vgg16 or vgg19
+    depth: Depth,
+    /// Multiplies all channels of the network; 1 is the paper's
+    width: f64,
+    /// sigma_eff of every layer before training
+    sigma: f64,
+    /// Passes over the training images
+    epochs: u32,
+    /// Images in a step
+    batch: usize,
+    /// Learning rate of the weights
+    lr: f64,
+    /// How the learning rate of the weights changes
+    #[arg(value_enum)]
+    lr_decay: Decay,
+    /// Learning rate of the noise parameters
+    noise_lr: f64,
+    /// Weight of the KL with `--method vmf`; 1 is the evidence lower bound
+    beta: f64,
+    /// Epochs over which beta rises from 0
+    warmup: f64,
+    /// Largest norm of a step's gradient; 0 for no limit
+    clip: f64,
+    /// Training images from which statistics are measured without noise, after each epoch
+    statistics_images: usize,
+    /// Seed of initial weights, noise, order and augmentation
+    seed: u64,
+}
+
+/// Settings that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// The paper's appendix: VGG16, batch 256, 200 epochs. For a GPU.
+    Paper,
+    /// A quarter of the width, for longer training on a CPU.
+    Cpu,
+    /// An eighth of the width, for a first look on a CPU.
+    Quick,
+}
+
+impl Preset {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Paper => "paper",
+            Preset::Cpu => "cpu",
+            Preset::Quick => "quick",
+        }
+    }
+
+    /// Its settings.
+    pub fn settings(self) -> Settings {
+        // The paper is silent on beta, augmentation and the initial sigma_eff.
+        let paper = Settings {
+            method: Method::Vmf,
+            data: Source::Cifar10,
+            train_images: 0,
+            test_images: 0,
+            label_noise: 0.0,
+            augment: false,
+            depth: Depth::Vgg16,
+            width: 1.0,
+            sigma: 0.1,
+            epochs: 200,
+            batch: 256,
+            lr: 1e-4,
+            lr_decay: Decay::Constant,
+            noise_lr: 2e-2,
+            beta: 0.1,
+            warmup: 20.0,
+            clip: 0.0,
+            statistics_images: 4096,
+            seed: 0,
+        };
+        match self {
+            Preset::Paper => paper,
+            Preset::Cpu => Settings {
+                width: 0.25,
+                epochs: 30,
+                batch: 128,
+                lr: 1e-3,
+                lr_decay: Decay::Cosine,
+                warmup: 3.0,
+                ..paper
+            },
+            Preset::Quick => Settings {
+                width: 0.125,
+                epochs: 10,
+                batch: 128,
+                lr: 1e-3,
+                lr_decay: Decay::Cosine,
+                warmup: 2.0,
+                ..paper
+            },
+        }
+    }
+}
+
+impl Settings {
+    /// Refuses settings with which nothing can be trained.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.epochs > 0, "0 epochs train nothing: say at least 1");
+        ensure!(
+            self.batch >= 2,
+            "a batch of {} has no variance to normalize by: say at least 2",
+            self.batch
+        );
+        for (name, value) in [
+            ("--lr", self.lr),
+            ("--noise-lr", self.noise_lr),
+            ("--beta", self.beta),
+            ("--warmup", self.warmup),
+            ("--clip", self.clip),
+        ] {
+            ensure!(
+                value >= 0.0 && value.is_finite(),
+                "{name} is {value}; it must be a number that is not negative"
+            );
+        }
+        ensure!(
+            self.sigma > 0.0 && self.sigma.is_finite(),
+            "--sigma is {}; it must be positive",
+            self.sigma
+        );
+        Ok(())
+    }
+
+    /// Which data to load, from this folder if one is named.
+    pub fn data_request(&self, folder: Option<PathBuf>) -> Request {
+        let some = |count: usize| (count > 0).then_some(count);
+        Request {
+            source: self.data,
+            folder,
+            train_images: some(self.train_images),
+            test_images: some(self.test_images),
+            label_noise: self.label_noise,
+        }
+    }
+
+    /// The network for images of so many channels and classes.
+    pub fn network(&self, in_channels: usize, classes: usize) -> VggConfig {
+        VggConfig {
+            depth: self.depth,
+            width: self.width,
+            in_channels,
+            classes,
+            sigma: self.sigma,
+        }
+    }
+
+    /// The weight of the KL at a time in epochs.
+    pub fn beta_at(&self, epochs: f64) -> f64 {
+        match self.method {
+            Method::Vmf => Schedule::warmup(self.beta, self.warmup).at(epochs),
+            Method::None | Method::Map => 0.0,
+        }
+    }
+
+    /// The learning rate of the weights at a time in epochs.
+    pub fn lr_at(&self, epochs: f64) -> f64 {
+        match self.lr_decay {
+            Decay::Constant => self.lr,
+            Decay::Cosine => Schedule::cosine(self.lr, 0.0, f64::from(self.epochs)).at(epochs),
+        }
+    }
+}
+
+/// Where a run computes and how often it saves: nothing that changes the results, so that a resumed run may differ in it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields)]
+#[command(next_help_heading = "Machine")]
+pub struct Machine {
+    /// Where to compute: cpu, cuda or cuda:N; the best there is, if not given
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Threads that compute on the CPU; all there are, if not given
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// The folder that holds the data set's files
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Save after so many minutes, also within an epoch; 5 if not given
+    #[arg(long, value_name = "MINUTES")]
+    pub checkpoint_minutes: Option<f64>,
+    /// Save after so many epochs; 1 if not given
+    #[arg(long, value_name = "EPOCHS")]
+    pub checkpoint_epochs: Option<u32>,
+}
+
+impl Machine {
+    /// What was said now, else what was said when the run began.
+    pub fn or(self, before: Self) -> Self {
+        Self {
+            device: self.device.or(before.device),
+            threads: self.threads.or(before.threads),
+            data_dir: self.data_dir.or(before.data_dir),
+            checkpoint_minutes: self.checkpoint_minutes.or(before.checkpoint_minutes),
+            checkpoint_epochs: self.checkpoint_epochs.or(before.checkpoint_epochs),
+        }
+    }
+}
+
+/// What config.json holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What is computed.
+    pub settings: Settings,
+    /// Where and how.
+    pub machine: Machine,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_the_file() {
+        for preset in [Preset::Paper, Preset::Cpu, Preset::Quick] {
+            let settings = preset.settings();
+            settings.check().unwrap();
+            let text = serde_json::to_string_pretty(&settings).unwrap();
+            assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+        }
+        let text = serde_json::to_string(&Preset::Quick.settings()).unwrap();
+        let unknown = text.replacen("\"epochs\"", "\"epoch\"", 1);
+        let error = serde_json::from_str::<Settings>(&unknown).unwrap_err();
+        assert!(error.to_string().contains("epoch"), "{error}");
+    }
+
+    #[test]
+    fn the_paper_s_settings_are_those_of_its_appendix() {
+        let paper = Preset::Paper.settings();
+        assert_eq!((paper.batch, paper.epochs, paper.width), (256, 200, 1.0));
+        assert_eq!((paper.lr, paper.noise_lr), (1e-4, 2e-2));
+        assert_eq!((paper.beta_at(0.0), paper.beta_at(10.0)), (0.0, 0.05));
+        assert_eq!((paper.beta_at(20.0), paper.beta_at(200.0)), (0.1, 0.1));
+        assert_eq!(paper.lr_at(150.0), 1e-4);
+        for method in [Method::None, Method::Map] {
+            let other = Settings {
+                method,
+                ..paper.clone()
+            };
+            assert_eq!(other.beta_at(100.0), 0.0);
+        }
+    }
+
+    #[test]
+    fn flags_replace_only_what_they_name() {
+        let mut settings = Preset::Quick.settings();
+        let flags = Flags {
+            width: Some(0.5),
+            augment: Some(true),
+            ..Flags::default()
+        };
+        flags.apply(&mut settings);
+        assert_eq!(
+            settings,
+            Settings {
+                width: 0.5,
+                augment: true,
+                ..Preset::Quick.settings()
+            }
+        );
+    }
+
+    #[test]
+    fn senseless_settings_are_refused_by_name() {
+        let quick = Preset::Quick.settings();
+        for (settings, word) in [
+            (
+                Settings {
+                    epochs: 0,
+                    ..quick.clone()
+                },
+                "epochs",
+            ),
+            (
+                Settings {
+                    batch: 1,
+                    ..quick.clone()
+                },
+                "batch",
+            ),
+            (
+                Settings {
+                    lr: -1.0,
+                    ..quick.clone()
+                },
+                "--lr",
+            ),
+            (
+                Settings {
+                    beta: f64::NAN,
+                    ..quick.clone()
+                },
+                "--beta",
+            ),
+            (
+                Settings {
+                    sigma: 0.0,
+                    ..quick.clone()
+                },
+                "--sigma",
+            ),
+        ] {
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! How long a run will take, from a few steps of a network of the same size.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use candle_core::Device;
+
+use super::Trainer;
+use crate::data::Dataset;
+use crate::settings::Settings;
+
+/// Images in a timed step: enough for the speed of a full one, few enough not to keep anyone waiting.
+const IMAGES: usize = 32;
+
+/// A pass without gradients costs about a third of a step of training.
+const EVALUATION: f64 = 1.0 / 3.0;
+
+/// Seconds that all epochs will take. The network that is timed is thrown away.
+pub(super) fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
+    let timed = Settings {
+        batch: settings.batch.min(IMAGES),
+        // Learning rates take no time, and a senseless one must show in training, not here.
+        lr: 0.0,
+        noise_lr: 0.0,
+        ..settings.clone()
+    };
+    let batch = timed.batch;
+    let mut trainer = Trainer::new(timed, set.clone(), device.clone())?;
+    let mut fastest = f64::INFINITY;
+    // The first step also pays for memory and, on a GPU, for compilation.
+    for batch in trainer.batches().take(3) {
+        let begin = Instant::now();
+        trainer.train_step(batch)?;
+        fastest = fastest.min(begin.elapsed().as_secs_f64());
+    }
+    let per_image = fastest / batch as f64;
+    let evaluated = set.test.len() + 2 * settings.statistics_images.min(set.train.len());
+    let images = set.train.len() as f64 + EVALUATION * evaluated as f64;
+    Ok(f64::from(settings.epochs) * images * per_image)
+}

@@ -1,0 +1,265 @@
+//! `cifar train`: from settings to a trained network in a run folder.
+
+mod estimate;
+mod show;
+mod trainer;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use candle_core::Device;
+use vmf_candle::{Collapse, Thresholds};
+
+pub use trainer::Trainer;
+
+use crate::data::{self, Dataset};
+use crate::device;
+use crate::interrupt;
+use crate::run::{self, Record, Run};
+use crate::settings::{Config, Flags, Machine, Preset, Settings};
+
+/// What `cifar train` is told.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Args {
+    /// Settings that belong together; paper on a GPU and quick on a CPU, if not given
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
+    /// Settings from the config.json of another run
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub config: Option<PathBuf>,
+    /// Continue the run in this folder, with its own settings
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["preset", "config", "out", "Flags"])]
+    pub resume: Option<PathBuf>,
+    /// The folder of the new run; a new one under runs, if not given
+    #[arg(long, value_name = "RUN")]
+    pub out: Option<PathBuf>,
+    /// What to train.
+    #[command(flatten)]
+    pub flags: Flags,
+    /// Where to train.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// How training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All epochs are done.
+    Finished,
+    /// It was asked to stop, and has saved.
+    Interrupted,
+}
+
+/// Trains, from the beginning or from where a run stands.
+pub fn run(args: &Args) -> Result<Outcome> {
+    let session = match &args.resume {
+        Some(folder) => Session::resume(folder, &args.machine)?,
+        None => Session::begin(args)?,
+    };
+    interrupt::listen()?;
+    session.train()
+}
+
+/// A training that goes on in this process.
+struct Session {
+    run: Run,
+    trainer: Trainer,
+    settings: Settings,
+    save_every: Duration,
+    save_epochs: u32,
+}
+
+impl Session {
+    fn begin(args: &Args) -> Result<Self> {
+        let stored = match &args.config {
+            Some(path) => Some(run::read_config(path)?),
+            None => None,
+        };
+        let stored_machine = stored.as_ref().map(|config| config.machine.clone());
+        let machine = args.machine.clone().or(stored_machine.unwrap_or_default());
+        let (device, threads) = prepare(&machine)?;
+        let preset = args.preset.unwrap_or(if device.is_cpu() {
+            Preset::Quick
+        } else {
+            Preset::Paper
+        });
+        let mut settings = match &stored {
+            Some(config) => config.settings.clone(),
+            None => preset.settings(),
+        };
+        args.flags.apply(&mut settings);
+        settings.check()?;
+
+        let folder = args.out.clone().unwrap_or_else(|| new_folder(&settings));
+        let run = Run::reserve(&folder)?;
+        let config = Config { settings, machine };
+        let set = load(&config)?;
+        let trainer = Trainer::new(config.settings.clone(), set.clone(), device.clone())?;
+        let preset = stored.is_none().then_some(preset);
+        let seconds = estimate::seconds(&config.settings, &set, &device)?;
+        show::beginning(&config.settings, &set, preset, &device, threads, seconds);
+        println!("the run is in {}", folder.display());
+        run.begin(&config)?;
+        trainer.save(&run.last())?;
+        Self::new(run, trainer, config)
+    }
+
+    fn resume(folder: &Path, machine: &Machine) -> Result<Self> {
+        let (run, stored) = Run::open(folder)?;
+        let config = Config {
+            machine: machine.clone().or(stored.machine),
+            ..stored
+        };
+        let (device, _) = prepare(&config.machine)?;
+        let set = load(&config)?;
+        let mut trainer = Trainer::new(config.settings.clone(), set, device)?;
+        // A process that was killed before its first checkpoint has trained nothing yet.
+        if run.last().exists() {
+            trainer.restore(&run.last())?;
+        }
+        run.forget_after(trainer.epoch().into())?;
+        println!(
+            "continuing {} after {} of {} epochs, at step {}",
+            folder.display(),
+            trainer.epoch(),
+            config.settings.epochs,
+            trainer.step()
+        );
+        Self::new(run, trainer, config)
+    }
+
+    fn new(run: Run, trainer: Trainer, config: Config) -> Result<Self> {
+        let minutes = config.machine.checkpoint_minutes.unwrap_or(5.0);
+        ensure!(
+            minutes >= 0.0 && minutes.is_finite(),
+            "--checkpoint-minutes is {minutes}; it must be a number that is not negative"
+        );
+        Ok(Self {
+            run,
+            trainer,
+            settings: config.settings,
+            save_every: Duration::from_secs_f64(60.0 * minutes),
+            save_epochs: config.machine.checkpoint_epochs.unwrap_or(1).max(1),
+        })
+    }
+
+    fn train(mut self) -> Result<Outcome> {
+        let begin = Instant::now();
+        let first_time = self.epochs_done();
+        let mut saved = Instant::now();
+        let mut collapse = None;
+        while !self.trainer.is_finished() {
+            let epoch_start = Instant::now();
+            let first_step = self.trainer.step();
+            let bar = show::EpochBar::new(&self.trainer, &self.settings);
+            for batch in self.trainer.batches() {
+                self.trainer.train_step(batch)?;
+                bar.step(&self.trainer, self.settings.batch)?;
+                if interrupt::asked() {
+                    drop(bar);
+                    return self.stop();
+                }
+                if saved.elapsed() >= self.save_every {
+                    self.trainer.save(&self.run.last())?;
+                    saved = Instant::now();
+                }
+            }
+            drop(bar);
+            let images = (self.trainer.step() - first_step) as usize * self.settings.batch;
+            let images_per_second = images as f64 / epoch_start.elapsed().as_secs_f64();
+            let (mut record, is_best) = self.trainer.finish_epoch()?;
+            record.seconds = epoch_start.elapsed().as_secs_f64();
+            let share = (self.epochs_done() - first_time).max(1e-9);
+            let left = (f64::from(self.settings.epochs) - self.epochs_done()) / share;
+            let left = begin.elapsed().mul_f64(left.max(0.0));
+            show::epoch(&record, self.settings.epochs, images_per_second, left);
+            collapse = self.warn_of_collapse(collapse)?;
+            self.keep(&record, is_best)?;
+            saved = Instant::now();
+            if interrupt::asked() && !self.trainer.is_finished() {
+                return self.stop();
+            }
+        }
+        println!(
+            "done: {} holds the network with the lowest test NLL, {} the last one",
+            self.run.best().display(),
+            self.run.last().display()
+        );
+        Ok(Outcome::Finished)
+    }
+
+    fn epochs_done(&self) -> f64 {
+        let steps = self.trainer.step_in_epoch() as f64 / self.trainer.steps_per_epoch() as f64;
+        f64::from(self.trainer.epoch()) + steps
+    }
+
+    /// Records an epoch. The record comes first: an epoch without a checkpoint is trained again and its record replaced.
+    fn keep(&self, record: &Record, is_best: bool) -> Result<()> {
+        self.run.append(record)?;
+        if is_best {
+            self.trainer.save(&self.run.best())?;
+        }
+        if self.trainer.epoch().is_multiple_of(self.save_epochs) || self.trainer.is_finished() {
+            self.trainer.save(&self.run.last())?;
+        }
+        Ok(())
+    }
+
+    fn stop(self) -> Result<Outcome> {
+        self.trainer.save(&self.run.last())?;
+        println!(
+            "stopped at step {} and saved; continue with `cifar train --resume {}`",
+            self.trainer.step(),
+            self.run.folder().display()
+        );
+        Ok(Outcome::Interrupted)
+    }
+
+    /// Warns when other layers have collapsed than before.
+    fn warn_of_collapse(&self, before: Option<Collapse>) -> Result<Option<Collapse>> {
+        if !self.settings.method.is_noisy() {
+            return Ok(None);
+        }
+        let collapse = self.trainer.summary()?.collapse(&Thresholds::default());
+        let layers = |collapse: &Collapse| (collapse.to_prior.clone(), collapse.to_point.clone());
+        let is_new = before.as_ref().map(layers) != Some(layers(&collapse));
+        if !collapse.is_none() && is_new {
+            tracing::warn!("{collapse}");
+        }
+        Ok(Some(collapse))
+    }
+}
+
+/// Chooses the device and starts the threads.
+fn prepare(machine: &Machine) -> Result<(Device, usize)> {
+    let device = device::choose(machine.device.as_deref())?;
+    Ok((device, device::use_threads(machine.threads)?))
+}
+
+fn load(config: &Config) -> Result<Dataset> {
+    let request = config
+        .settings
+        .data_request(config.machine.data_dir.clone());
+    let set = data::load(&request)?;
+    tracing::info!(
+        "{}: {} training and {} test images; mean {:?}, deviation {:?}",
+        set.name,
+        set.train.len(),
+        set.test.len(),
+        set.normalization.mean,
+        set.normalization.deviation
+    );
+    Ok(set)
+}
+
+/// The first folder of the run's name that is not there yet.
+fn new_folder(settings: &Settings) -> PathBuf {
+    let name = format!("{}-seed{}", settings.method.name(), settings.seed);
+    let base = Path::new("runs/cifar");
+    let numbered = (2..).map(|number| base.join(format!("{name}-{number}")));
+    let mut folders = std::iter::once(base.join(&name)).chain(numbered);
+    folders
+        .find(|folder| !folder.exists())
+        .unwrap_or_else(|| base.join(name))
+}

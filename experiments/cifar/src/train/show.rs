@@ -1,0 +1,153 @@
+//! What training says while it goes on.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use candle_core::Device;
+
+use super::Trainer;
+use crate::data::Dataset;
+use crate::run::Record;
+use crate::settings::{Preset, Settings};
+
+/// The first line: what is trained, on what, for how long, and how to get something else.
+pub(super) fn beginning(
+    settings: &Settings,
+    set: &Dataset,
+    preset: Option<Preset>,
+    device: &Device,
+    threads: usize,
+    seconds: f64,
+) {
+    let place = match device {
+        Device::Cpu => format!("the CPU with {threads} threads"),
+        _ => "a GPU".into(),
+    };
+    println!(
+        "training {} of width {} with --method {} on {} of {} for {} epochs, on {place}: about {}",
+        settings.depth,
+        settings.width,
+        settings.method.name(),
+        images(set.train.len()),
+        set.name,
+        settings.epochs,
+        duration(Duration::from_secs_f64(seconds.min(1e9))),
+    );
+    if let Some(preset) = preset {
+        println!(
+            "these are the settings of --preset {}; there are also {}",
+            preset.name(),
+            match preset {
+                Preset::Paper => "cpu (a quarter of the width) and quick (an eighth)",
+                Preset::Cpu => "paper (full width, for a GPU) and quick (an eighth of the width)",
+                Preset::Quick => "cpu (a quarter of the width) and paper (full width, for a GPU)",
+            }
+        );
+    }
+}
+
+fn images(count: usize) -> String {
+    format!("{count} images")
+}
+
+/// A duration in the largest unit that says enough.
+fn duration(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+/// The bar of an epoch.
+pub(super) struct EpochBar {
+    bar: lab::Progress,
+    start: Instant,
+    first: usize,
+    is_noisy: bool,
+}
+
+impl EpochBar {
+    pub(super) fn new(trainer: &Trainer, settings: &Settings) -> Self {
+        let task = format!("epoch {}/{}", trainer.epoch() + 1, settings.epochs);
+        let bar = lab::Progress::new(task, trainer.steps_per_epoch() as u64);
+        bar.advance(trainer.step_in_epoch() as u64);
+        Self {
+            bar,
+            start: Instant::now(),
+            first: trainer.step_in_epoch(),
+            is_noisy: settings.method.is_noisy(),
+        }
+    }
+
+    /// A step was taken.
+    pub(super) fn step(&self, trainer: &Trainer, batch: usize) -> Result<()> {
+        self.bar.advance(1);
+        let done = (trainer.step_in_epoch() - self.first) * batch;
+        let speed = done as f64 / self.start.elapsed().as_secs_f64();
+        let sums = trainer.sums();
+        let mut message = format!(
+            "{speed:.0} images/s, nll {:.3}, accuracy {:.3}",
+            sums.nll(),
+            sums.accuracy()
+        );
+        if self.is_noisy {
+            let summary = trainer.summary()?;
+            let sigmas: Vec<f64> = summary.iter().map(|layer| layer.sigma_eff()).collect();
+            message += &format!(", kl {:.3e}, {}", summary.kl(), sigma_range(&sigmas));
+        }
+        tracing::debug!(step = trainer.step(), "{message}");
+        self.bar.message(message);
+        Ok(())
+    }
+}
+
+fn sigma_range(sigmas: &[f64]) -> String {
+    let low = sigmas.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = sigmas.iter().copied().fold(0.0, f64::max);
+    format!("sigma_eff {low:.3} to {high:.3}")
+}
+
+/// The line of an epoch.
+pub(super) fn epoch(record: &Record, epochs: u32, images_per_second: f64, left: Duration) {
+    let mut line = format!(
+        "epoch {:>3}/{epochs}  train nll {:.3} acc {:.3}  test nll {:.3} acc {:.3} ece {:.3}",
+        record.epoch,
+        record.running_nll,
+        record.running_accuracy,
+        record.test.nll,
+        record.test.accuracy,
+        record.test.ece
+    );
+    if let Some(kl) = record.kl {
+        let sigmas: Vec<f64> = record.sigma_eff.iter().map(|s| s.sigma_eff).collect();
+        line += &format!("  kl {kl:.3e}  {}", sigma_range(&sigmas));
+    }
+    line += &format!("  {images_per_second:.0} images/s");
+    if record.epoch < u64::from(epochs) {
+        line += &format!(", about {} left", duration(left));
+    }
+    println!("{line}");
+    for layer in &record.sigma_eff {
+        tracing::info!("{}: sigma_eff {:.4}", layer.layer, layer.sigma_eff);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short_and_in_their_unit() {
+        for (seconds, text) in [
+            (5, "5 s"),
+            (300, "5 min"),
+            (9_000, "2.5 h"),
+            (864_000, "10.0 days"),
+        ] {
+            assert_eq!(duration(Duration::from_secs(seconds)), text);
+        }
+    }
+}

