@@ -12,3 +12,4 @@ pub mod run;
 pub mod settings;
 mod stock;
 pub mod train;
+pub mod trained;

@@ -7,13 +7,19 @@ use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::Config;
+use crate::settings::{Config, RUN_VERSION};
 
-const CONFIG: &str = "config.json";
-const METRICS: &str = "metrics.jsonl";
+/// The file with every setting.
+pub const CONFIG: &str = "config.json";
+/// The file with a line an epoch.
+pub const METRICS: &str = "metrics.jsonl";
+/// The checkpoint of the latest state.
+pub const LAST: &str = "last.safetensors";
+/// The checkpoint with the lowest negative log-likelihood on the test images.
+pub const BEST: &str = "best.safetensors";
 const LOCK: &str = ".lock";
 
 /// The folder of a run, held for writing.
@@ -146,12 +152,12 @@ impl Run {
 
     /// The checkpoint of the latest state.
     pub fn last(&self) -> PathBuf {
-        self.file("last.safetensors")
+        self.file(LAST)
     }
 
     /// The checkpoint with the lowest negative log-likelihood on the test images.
     pub fn best(&self) -> PathBuf {
-        self.file("best.safetensors")
+        self.file(BEST)
     }
 
     /// Keeps the records of the first `epochs` epochs: later ones are trained again.
@@ -188,8 +194,20 @@ impl Run {
 pub fn read_config(path: &Path) -> Result<Config> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text)
-        .with_context(|| format!("{} is no configuration of a run", path.display()))
+    let damaged = || format!("{} is no configuration of a run", path.display());
+    // The version is looked at before the rest, which another version may have changed.
+    #[derive(Deserialize)]
+    struct Header {
+        version: u64,
+    }
+    let header: Header = serde_json::from_str(&text).with_context(damaged)?;
+    ensure!(
+        header.version == RUN_VERSION,
+        "{} is of version {}, and this program reads version {RUN_VERSION}",
+        path.display(),
+        header.version
+    );
+    serde_json::from_str(&text).with_context(damaged)
 }
 
 /// Reads the epochs recorded in a run's folder.
@@ -214,6 +232,7 @@ fn read_if_there(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::synthetic;
     use crate::settings::{Machine, Preset};
 
     fn begin(folder: &Path) -> Result<Run> {
@@ -223,12 +242,15 @@ mod tests {
     }
 
     fn config() -> Config {
+        let set = synthetic::generate(&synthetic::Config::default()).unwrap();
         Config {
+            version: RUN_VERSION,
             settings: Preset::Quick.settings(),
             machine: Machine {
                 threads: Some(2),
                 ..Machine::default()
             },
+            interface: set.interface(),
         }
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use vmf_candle::Schedule;
 
-use crate::data::{Request, Source};
+use crate::data::{Interface, Request, Source};
 use crate::model::{Depth, VggConfig};
 
 /// How the network is trained. Everything else is the same for all three, so that they can be compared.
@@ -292,14 +292,29 @@ impl Machine {
     }
 }
 
+/// The version of the run folder that this program writes and reads.
+pub const RUN_VERSION: u64 = 1;
+
 /// What config.json holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// The version of the run folder: [`RUN_VERSION`].
+    pub version: u64,
     /// What is computed.
     pub settings: Settings,
     /// Where and how.
     pub machine: Machine,
+    /// What the network takes and says: with it, images can be classified where the data set is not.
+    pub interface: Interface,
+}
+
+impl Config {
+    /// The network.
+    pub fn network(&self) -> VggConfig {
+        let Interface { shape, classes, .. } = &self.interface;
+        self.settings.network(shape.channels, classes.len())
+    }
 }
 
 #[cfg(test)]

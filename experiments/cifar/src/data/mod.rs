@@ -50,7 +50,7 @@ impl Split {
 }
 
 /// The shape of one image, which is square.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// 3 for colours, 1 for grey.
     pub channels: usize,
@@ -106,6 +106,32 @@ impl Normalization {
     }
 }
 
+/// What a network of this data set takes and says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interface {
+    /// The shape of its images.
+    pub shape: Shape,
+    /// How pixels become numbers.
+    pub normalization: Normalization,
+    /// The names of its classes, in the order of their labels.
+    pub classes: Vec<String>,
+}
+
+impl Interface {
+    /// Whether these are the same images in the same classes. Decimal numbers may be read back with another last digit.
+    pub fn fits(&self, other: &Self) -> bool {
+        let numbers = |interface: &Self| {
+            let Normalization { mean, deviation } = &interface.normalization;
+            [mean.clone(), deviation.clone()].concat()
+        };
+        let (ours, theirs) = (numbers(self), numbers(other));
+        let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12;
+        (self.shape, &self.classes) == (other.shape, &other.classes)
+            && ours.iter().zip(&theirs).all(close)
+    }
+}
+
 /// A data set: what to train on and what to test on.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -138,6 +164,15 @@ impl Dataset {
             normalization: Normalization::of(&train, shape),
             train: train.into(),
             test: test.into(),
+        }
+    }
+
+    /// What a network of this data set takes and says.
+    pub fn interface(&self) -> Interface {
+        Interface {
+            shape: self.shape,
+            normalization: self.normalization.clone(),
+            classes: self.classes.clone(),
         }
     }
 

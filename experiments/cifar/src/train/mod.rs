@@ -17,7 +17,7 @@ use crate::data::{self, Dataset};
 use crate::device;
 use crate::interrupt;
 use crate::run::{self, Record, Run};
-use crate::settings::{Config, Flags, Machine, Preset, Settings};
+use crate::settings::{Config, Flags, Machine, Preset, RUN_VERSION, Settings};
 
 /// What `cifar train` is told.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -93,8 +93,13 @@ impl Session {
 
         let folder = args.out.clone().unwrap_or_else(|| new_folder(&settings));
         let run = Run::reserve(&folder)?;
-        let config = Config { settings, machine };
-        let set = load(&config)?;
+        let set = load(&settings, &machine)?;
+        let config = Config {
+            version: RUN_VERSION,
+            settings,
+            machine,
+            interface: set.interface(),
+        };
         let trainer = Trainer::new(config.settings.clone(), set.clone(), device.clone())?;
         let preset = stored.is_none().then_some(preset);
         let seconds = estimate::seconds(&config.settings, &set, &device)?;
@@ -112,7 +117,12 @@ impl Session {
             ..stored
         };
         let (device, _) = prepare(&config.machine)?;
-        let set = load(&config)?;
+        let set = load(&config.settings, &config.machine)?;
+        ensure!(
+            set.interface().fits(&config.interface),
+            "the run was begun on other images than {} now holds",
+            set.name
+        );
         let mut trainer = Trainer::new(config.settings.clone(), set, device)?;
         // A process that was killed before its first checkpoint has trained nothing yet.
         if run.last().exists() {
@@ -237,10 +247,8 @@ fn prepare(machine: &Machine) -> Result<(Device, usize)> {
     Ok((device, device::use_threads(machine.threads)?))
 }
 
-fn load(config: &Config) -> Result<Dataset> {
-    let request = config
-        .settings
-        .data_request(config.machine.data_dir.clone());
+fn load(settings: &Settings, machine: &Machine) -> Result<Dataset> {
+    let request = settings.data_request(machine.data_dir.clone());
     let set = data::load(&request)?;
     tracing::info!(
         "{}: {} training and {} test images; mean {:?}, deviation {:?}",

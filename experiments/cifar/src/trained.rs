@@ -1,0 +1,109 @@
+//! A trained network, opened to be measured and looked at.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device};
+use candle_nn::VarMap;
+use vmf_candle::{Checkpoint, Posterior, Summary, seeded};
+
+use crate::data::{self, Dataset};
+use crate::model::Vgg;
+use crate::run::{self, Record};
+use crate::settings::Config;
+
+/// The weights in an exported folder, as the hub names them.
+pub const EXPORTED: &str = "model.safetensors";
+
+/// A network that was trained, from the folder of a run or from an exported one. Nothing is written, so that a run can be
+/// looked at while it goes on.
+pub struct Trained {
+    /// The folder.
+    pub folder: PathBuf,
+    /// What was trained, and how.
+    pub config: Config,
+    /// What was recorded after each epoch.
+    pub records: Vec<Record>,
+    /// Epochs that this network has seen.
+    pub epoch: u64,
+    /// Its variables by name: weights, rho and both sets of statistics.
+    pub vars: VarMap,
+    /// Its noise.
+    pub posterior: Posterior,
+    /// The network itself.
+    pub model: Vgg,
+    /// Where it computes.
+    pub device: Device,
+}
+
+impl Trained {
+    /// Opens the last network of a run, or the network of an exported folder.
+    pub fn open(folder: &Path, device: &Device) -> Result<Self> {
+        let config_file = folder.join(run::CONFIG);
+        ensure!(
+            config_file.is_file(),
+            "{} holds no run: it has no {}",
+            folder.display(),
+            run::CONFIG
+        );
+        let config = run::read_config(&config_file)?;
+        let weights = [run::LAST, EXPORTED].map(|name| folder.join(name));
+        let Some(weights) = weights.iter().find(|path| path.is_file()) else {
+            bail!(
+                "{} holds no trained network: it has neither {} nor {EXPORTED}",
+                folder.display(),
+                run::LAST
+            );
+        };
+        let checkpoint = Checkpoint::open(weights)?;
+        let (vars, posterior) = (VarMap::new(), Posterior::new());
+        let vb = seeded(&vars, config.settings.seed, DType::F32, device);
+        let model = Vgg::new(&config.network(), &posterior, vb)?;
+        checkpoint.restore(&vars, None).with_context(|| {
+            format!(
+                "{} is not the network that {} describes",
+                weights.display(),
+                run::CONFIG
+            )
+        })?;
+        Ok(Self {
+            folder: folder.into(),
+            records: run::read_records(folder)?,
+            epoch: checkpoint.progress().epoch,
+            config,
+            vars,
+            posterior,
+            model,
+            device: device.clone(),
+        })
+    }
+
+    /// The name of the folder, to call the network by.
+    pub fn name(&self) -> String {
+        let name = self.folder.canonicalize().ok();
+        let name = name.as_deref().unwrap_or(&self.folder).file_name();
+        name.map_or_else(
+            || self.folder.display().to_string(),
+            |name| name.to_string_lossy().into_owned(),
+        )
+    }
+
+    /// The data set it was trained on, from this folder if one is named.
+    pub fn dataset(&self, data_dir: Option<&Path>) -> Result<Dataset> {
+        let stored = self.config.machine.data_dir.as_deref();
+        let folder = data_dir.or(stored).map(Path::to_path_buf);
+        let set = data::load(&self.config.settings.data_request(folder))?;
+        ensure!(
+            set.interface().fits(&self.config.interface),
+            "{} was trained on other images than {} now holds",
+            self.folder.display(),
+            set.name
+        );
+        Ok(set)
+    }
+
+    /// What its noise has learned.
+    pub fn summary(&self) -> Result<Summary> {
+        Ok(self.posterior.summary()?)
+    }
+}
