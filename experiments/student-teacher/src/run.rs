@@ -87,9 +87,12 @@ fn report(results: &Results, out: &OutDir) -> Result<Checks> {
     let settings = &results.settings;
     let (claims, checks) = claims::judge(results);
     println!("\nThe paper's claims\n");
-    claims.table()?.print();
+    let (claims, statements) = (claims.table()?, checks.table()?);
+    claims.print();
     println!("\nWhat we state\n");
-    checks.table()?.print();
+    statements.print();
+    out.write("claims.csv", claims.csv())?;
+    out.write("checks.csv", statements.csv())?;
 
     let recovery = figure::recovery(results);
     recovery.save(out, "student-teacher")?;
@@ -117,9 +120,9 @@ fn report(results: &Results, out: &OutDir) -> Result<Checks> {
                      the closed form of the stationary point.",
                 )?
                 .heading("The paper's claims")
-                .table(&claims.table()?)
+                .table(&claims)
                 .heading("What we state")
-                .table(&checks.table()?),
+                .table(&statements),
         );
     let mut numbers = Section::new("The sweeps in numbers")
         .paragraph("Mean ± standard error over seeds; in brackets the closed form.");

@@ -36,7 +36,9 @@ pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
         figure.save(&out, &format!("theory-d{dim}"))?;
         let (claims, checks) = claims::judge(curves);
         println!("\nThe paper's claims at D = {dim}\n");
-        claims.table()?.print();
+        let table = claims.table()?;
+        table.print();
+        out.write(format!("claims-d{dim}.csv"), table.csv())?;
         println!("\nWhat we state at D = {dim}\n");
         checks.table()?.print();
         report = report.section(
@@ -47,7 +49,7 @@ pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
                     "An approximation holds if it is within 2 % of the exact value where the paper says it applies, and \
                      with a correction if a formula of the same form is.",
                 )
-                .table(&claims.table()?)
+                .table(&table)
                 .heading("What we state")
                 .table(&checks.table()?),
         );
