@@ -12,8 +12,17 @@ pub fn parse(name: &str) -> Result<Device> {
             let number: usize = number
                 .parse()
                 .with_context(|| format!("{number:?} in {name:?} is not the number of a device"))?;
+            if !cfg!(feature = "cuda") {
+                bail!(
+                    "{name:?} cannot be used: this program was built without CUDA. Build it with `--features cuda`, \
+                     or say `--device cpu`"
+                );
+            }
             Device::new_cuda(number).with_context(|| {
-                format!("{name:?} cannot be used: build with `--features cuda` on a machine with an NVIDIA driver, or say `--device cpu`")
+                format!(
+                    "{name:?} cannot be used: the NVIDIA driver has no such device (`nvidia-smi` lists those it has). \
+                     `--device cpu` needs none"
+                )
             })
         }
         _ => bail!("{name:?} is no device: say cpu, cuda or cuda:N"),
@@ -24,8 +33,11 @@ pub fn parse(name: &str) -> Result<Device> {
 pub fn choose(name: Option<&str>) -> Result<Device> {
     match name {
         Some(name) => parse(name),
-        None if cfg!(feature = "cuda") => Ok(parse("cuda").unwrap_or_else(|_| {
-            eprintln!("there is no CUDA device that can be used: computing on the CPU");
+        None if cfg!(feature = "cuda") => Ok(Device::new_cuda(0).unwrap_or_else(|error| {
+            // With a backtrace, Candle's errors have many lines.
+            let error = error.to_string();
+            let reason = error.lines().next().unwrap_or_default();
+            eprintln!("no CUDA device can be used ({reason}): computing on the CPU");
             Device::Cpu
         })),
         None => Ok(Device::Cpu),
@@ -48,7 +60,7 @@ pub fn use_threads(threads: Option<usize>) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::*;
 
     #[test]
     fn names_are_understood_or_refused() {
@@ -56,5 +68,13 @@ mod tests {
         for wrong in ["cpu:1", "gpu", "", "cuda:one"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn a_program_without_cuda_says_so_and_computes_on_the_cpu() {
+        let error = parse("cuda").unwrap_err().to_string();
+        assert!(error.contains("--features cuda"), "{error}");
+        assert!(choose(None).unwrap().is_cpu());
     }
 }

@@ -89,6 +89,12 @@ impl Run {
         Ok(run)
     }
 
+    /// The same for a folder that need not be this one: none, if it holds a run or is in use.
+    pub fn reserve_free(folder: &Path) -> Result<Option<Self>> {
+        let run = Self::try_lock(folder)?;
+        Ok(run.filter(|run| !run.file(CONFIG).exists()))
+    }
+
     /// Begins the run: from here on it can be resumed.
     pub fn begin(&self, config: &Config) -> Result<()> {
         let text = serde_json::to_string_pretty(config)? + "\n";
@@ -107,6 +113,16 @@ impl Run {
     }
 
     fn lock(folder: &Path) -> Result<Self> {
+        Self::try_lock(folder)?.with_context(|| {
+            format!(
+                "{} is in use by another process: wait for it, or name another folder with --out",
+                folder.display()
+            )
+        })
+    }
+
+    /// The folder, created if need be; none, if another process has it.
+    fn try_lock(folder: &Path) -> Result<Option<Self>> {
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create the folder {}", folder.display()))?;
         let path = folder.join(LOCK);
@@ -114,19 +130,16 @@ impl Run {
             File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!(
-                "{} is in use by another process: wait for it, or name another folder with --out",
-                folder.display()
-            ),
+            Err(TryLockError::WouldBlock) => return Ok(None),
             // Some network file systems have no locks; that is no reason not to train.
             Err(TryLockError::Error(error)) => {
                 tracing::warn!("{} cannot be locked: {error}", path.display());
             }
         }
-        Ok(Self {
+        Ok(Some(Self {
             folder: folder.into(),
             _lock: lock,
-        })
+        }))
     }
 
     /// Removes temporary files of a process that was killed.
@@ -215,8 +228,13 @@ pub fn read_records(folder: &Path) -> Result<Vec<Record>> {
     let path = folder.join(METRICS);
     let text = read_if_there(&path)?;
     let line = |(number, line): (usize, &str)| {
-        serde_json::from_str(line)
-            .with_context(|| format!("line {} of {} is damaged", number + 1, path.display()))
+        serde_json::from_str(line).with_context(|| {
+            format!(
+                "line {} of {} is damaged: remove it, or put back what it was",
+                number + 1,
+                path.display()
+            )
+        })
     };
     text.lines().enumerate().map(line).collect()
 }
@@ -282,10 +300,20 @@ mod tests {
         let run = begin(&folder).unwrap();
         let in_use = Run::open(&folder).unwrap_err().to_string();
         assert!(in_use.contains("in use"), "{in_use}");
+        assert!(Run::reserve_free(&folder).unwrap().is_none());
         drop(run);
+        assert!(Run::reserve_free(&folder).unwrap().is_none());
+        // A folder in which no run began, such as one with a mistake in its settings, is free.
+        let begun_by_nobody = temp.path().join("free");
+        for _ in 0..2 {
+            assert!(Run::reserve_free(&begun_by_nobody).unwrap().is_some());
+        }
         let taken = begin(&folder).unwrap_err().to_string();
         assert!(taken.contains("--resume"), "{taken}");
-        assert_eq!(Run::open(&folder).unwrap().1, config());
+        let (stored, written) = (Run::open(&folder).unwrap().1, config());
+        assert_eq!(stored.settings, written.settings);
+        assert_eq!(stored.machine, written.machine);
+        assert!(stored.interface.fits(&written.interface));
         let none = Run::open(temp.path()).unwrap_err().to_string();
         assert!(none.contains("holds no run"), "{none}");
     }

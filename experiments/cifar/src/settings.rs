@@ -86,7 +86,7 @@ settings! {
     test_images: usize,
     /// The share of wrong labels in the synthetic set, from 0 to 0.9
     label_noise: f64,
-    /// Move training images by up to four pixels and mirror them at random
+    /// Move training images by up to four pixels at random, and mirror them where classes survive it
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     augment: bool,
     /// The network: vgg11, vgg13, vgg16 or vgg19
@@ -131,6 +131,18 @@ pub enum Preset {
 }
 
 impl Preset {
+    /// All presets.
+    pub const ALL: [Self; 3] = [Preset::Paper, Preset::Cpu, Preset::Quick];
+
+    /// What it stands for, in a few words.
+    pub fn in_short(self) -> &'static str {
+        match self {
+            Preset::Paper => "full width, 200 epochs, for a GPU",
+            Preset::Cpu => "width 0.25, 30 epochs",
+            Preset::Quick => "width 0.125, 10 epochs",
+        }
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -280,6 +292,30 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Refuses what makes no sense.
+    pub fn check(&self) -> Result<()> {
+        let minutes = self.minutes();
+        ensure!(
+            (0.0..=1e9).contains(&minutes),
+            "--checkpoint-minutes is {minutes}; it must be a number that is not negative"
+        );
+        ensure!(
+            self.epochs() > 0,
+            "--checkpoint-epochs is 0; it must be at least 1"
+        );
+        Ok(())
+    }
+
+    /// Minutes between checkpoints.
+    pub fn minutes(&self) -> f64 {
+        self.checkpoint_minutes.unwrap_or(5.0)
+    }
+
+    /// Epochs between checkpoints.
+    pub fn epochs(&self) -> u32 {
+        self.checkpoint_epochs.unwrap_or(1)
+    }
+
     /// What was said now, else what was said when the run began.
     pub fn or(self, before: Self) -> Self {
         Self {
@@ -323,11 +359,15 @@ mod tests {
 
     #[test]
     fn settings_survive_the_file() {
-        for preset in [Preset::Paper, Preset::Cpu, Preset::Quick] {
+        for preset in Preset::ALL {
             let settings = preset.settings();
             settings.check().unwrap();
             let text = serde_json::to_string_pretty(&settings).unwrap();
             assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+        }
+        for preset in [Preset::Cpu, Preset::Quick] {
+            let Settings { width, epochs, .. } = preset.settings();
+            assert_eq!(preset.in_short(), format!("width {width}, {epochs} epochs"));
         }
         let text = serde_json::to_string(&Preset::Quick.settings()).unwrap();
         let unknown = text.replacen("\"epochs\"", "\"epoch\"", 1);

@@ -1,5 +1,7 @@
 //! End-to-end tests: the programs as a person runs them.
 
+pub mod training;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;

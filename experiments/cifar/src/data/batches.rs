@@ -54,7 +54,7 @@ pub struct Plan {
     pub batch: usize,
     /// The seed of order and augmentation.
     pub seed: u64,
-    /// Whether images are moved by up to four pixels and flipped.
+    /// Whether images are moved by up to four pixels and, where the set's classes survive it, mirrored.
     pub augment: bool,
 }
 
@@ -76,15 +76,16 @@ impl Batches {
     /// The training batches of an epoch, from number `first` on: a run that is resumed within an epoch gets what is left.
     pub fn training(set: &Dataset, plan: Plan, epoch: u32, first: usize) -> Self {
         let order = Draws::new(plan.seed, "data.order", epoch).permutation(set.train.len());
-        let crops = plan
-            .augment
-            .then(|| Draws::new(plan.seed, "data.augmentation", epoch));
+        let views = plan.augment.then(|| Views {
+            draws: Draws::new(plan.seed, "data.augmentation", epoch),
+            mirrors: set.mirrors,
+        });
         let whole = order.len() / plan.batch.max(1);
         let places = (first..whole).map(move |number| {
             let start = number * plan.batch;
             order[start..start + plan.batch].to_vec()
         });
-        Self::start(set, set.train.clone(), crops, places)
+        Self::start(set, set.train.clone(), views, places)
     }
 
     /// All images of a split in their own order, unchanged; the last batch may be smaller.
@@ -100,7 +101,7 @@ impl Batches {
     fn start(
         set: &Dataset,
         split: Arc<Split>,
-        crops: Option<Draws>,
+        views: Option<Views>,
         batches: impl Iterator<Item = Vec<u32>> + Send + 'static,
     ) -> Self {
         let (sender, receiver) = mpsc::sync_channel(AHEAD);
@@ -111,7 +112,7 @@ impl Batches {
                 let mut labels = Vec::with_capacity(places.len());
                 for &place in &places {
                     let pixels = &split.images[place as usize * shape.pixels()..][..shape.pixels()];
-                    let view = crops.map_or(View::WHOLE, |draws| View::drawn(&draws, place));
+                    let view = views.map_or(View::WHOLE, |views| views.of(place));
                     view.normalize(pixels, shape, &tables, &mut images);
                     labels.push(u32::from(split.labels[place as usize]));
                 }
@@ -129,6 +130,26 @@ impl Batches {
     }
 }
 
+/// How each image of an epoch is seen.
+#[derive(Clone, Copy, Debug)]
+struct Views {
+    draws: Draws,
+    mirrors: bool,
+}
+
+impl Views {
+    /// Any of the 9 x 9 crops of the image padded with four black pixels, mirrored or not.
+    fn of(&self, image: u32) -> View {
+        let [down, right, flip, _] = self.draws.words(image, 0);
+        let moved = |word| below(word, 2 * MARGIN as u32 + 1) as i32 - MARGIN;
+        View {
+            down: moved(down),
+            right: moved(right),
+            flip: self.mirrors && flip & 1 == 1,
+        }
+    }
+}
+
 /// Which part of an image is seen, and whether in a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct View {
@@ -143,17 +164,6 @@ impl View {
         right: 0,
         flip: false,
     };
-
-    /// Any of the 9 x 9 crops of the image padded with four black pixels, mirrored or not.
-    fn drawn(draws: &Draws, image: u32) -> Self {
-        let [down, right, flip, _] = draws.words(image, 0);
-        let moved = |word| below(word, 2 * MARGIN as u32 + 1) as i32 - MARGIN;
-        Self {
-            down: moved(down),
-            right: moved(right),
-            flip: flip & 1 == 1,
-        }
-    }
 
     fn normalize(&self, pixels: &[u8], shape: Shape, tables: &[[f32; 256]], out: &mut Vec<f32>) {
         let size = shape.size;
@@ -244,9 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn all_crops_and_both_mirrors_occur() {
-        let draws = Draws::new(1, "test", 0);
-        let views: Vec<View> = (0..2_000).map(|image| View::drawn(&draws, image)).collect();
+    fn all_crops_occur_and_mirrors_only_where_classes_survive_them() {
+        let drawn = |mirrors| -> Vec<View> {
+            let draws = Draws::new(1, "test", 0);
+            let views = Views { draws, mirrors };
+            (0..2_000).map(|image| views.of(image)).collect()
+        };
+        assert!(drawn(false).iter().all(|view| !view.flip));
+        let views = drawn(true);
         for moved in -MARGIN..=MARGIN {
             // 222 expected; five standard deviations are 70.
             let down = views.iter().filter(|view| view.down == moved).count();

@@ -55,14 +55,9 @@ pub enum Error {
     #[error("{0}")]
     Unavailable(String),
 
-    /// What a source sent is not CIFAR-10.
-    #[error("{source_name} sent something else than CIFAR-10: {reason}")]
-    Foreign {
-        /// The source.
-        source_name: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// What a source has is not CIFAR-10, for this reason.
+    #[error("what it has is not CIFAR-10: {0}")]
+    Foreign(String),
 
     /// A setting that makes no sense for the data set.
     #[error("{0}")]

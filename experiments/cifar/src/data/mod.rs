@@ -143,6 +143,8 @@ pub struct Dataset {
     pub classes: Vec<String>,
     /// Mean and deviation of the training images.
     pub normalization: Normalization,
+    /// Whether a mirrored image is of the same class.
+    pub mirrors: bool,
     /// Training images.
     pub train: Arc<Split>,
     /// Test images.
@@ -162,6 +164,7 @@ impl Dataset {
             shape,
             classes,
             normalization: Normalization::of(&train, shape),
+            mirrors: true,
             train: train.into(),
             test: test.into(),
         }

@@ -2,6 +2,7 @@
 //!
 //! A class is a direction and a wavelength of stripes: five directions, two wavelengths. Where the stripes begin, their
 //! colours and their contrast are random, and so is a grain over the picture; no single pixel says anything about the class.
+//! Moved stripes are of the same class; mirrored ones rise where they fell, and are of another.
 //! A share of the labels, in both splits, is replaced by a label drawn from the other nine: then no network can be right
 //! more often than the rest, and a well calibrated one says so.
 
@@ -61,13 +62,17 @@ pub fn generate(config: &Config) -> Result<Dataset> {
             format!("stripes of {wavelength} pixels at {degrees} degrees")
         })
     });
-    Ok(Dataset::new(
+    let set = Dataset::new(
         "the synthetic set",
         SHAPE,
         classes.collect(),
         split("synthetic.train", config.train_images),
         split("synthetic.test", config.test_images),
-    ))
+    );
+    Ok(Dataset {
+        mirrors: false,
+        ..set
+    })
 }
 
 fn generate_split(draws: &Draws, count: usize, label_noise: f64) -> Split {
@@ -159,11 +164,9 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_classes_can_be_told_apart_by_their_stripes() {
-        // The energy of each class's wave in the picture, whatever its phase: the strongest is the class.
-        let set = set(0.0);
-        let energy = |image: &[u8], class: usize| -> f64 {
+    /// The class whose wave is the strongest in the picture, whatever its phase.
+    fn strongest(image: &[u8]) -> usize {
+        let energy = |class: usize| -> f64 {
             let angle = PI * (class % DIRECTIONS) as f64 / DIRECTIONS as f64;
             let wavelength = WAVELENGTHS[class / DIRECTIONS];
             image
@@ -181,11 +184,30 @@ mod tests {
                 })
                 .sum()
         };
-        let right = (0..200).filter(|&i| {
-            let image = &set.train.images[i * 3072..][..3072];
-            let best = (0..10).max_by(|&a, &b| energy(image, a).total_cmp(&energy(image, b)));
-            best == Some(set.train.labels[i] as usize)
-        });
-        assert!(right.count() > 190);
+        let classes = 0..WAVELENGTHS.len() * DIRECTIONS;
+        classes
+            .max_by(|&a, &b| energy(a).total_cmp(&energy(b)))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_classes_can_be_told_apart_by_their_stripes_but_not_in_a_mirror() {
+        let set = set(0.0);
+        let (mut seen, mut mirrored) = (0, 0);
+        for (number, &class) in set.train.labels[..200].iter().enumerate() {
+            let image = &set.train.images[number * 3072..][..3072];
+            let class = usize::from(class);
+            seen += usize::from(strongest(image) == class);
+            let mirror: Vec<u8> = image
+                .chunks_exact(32)
+                .flat_map(|row| row.iter().rev().copied())
+                .collect();
+            // An angle becomes 180 degrees less that angle: only upright stripes stay as they are.
+            let other =
+                class / DIRECTIONS * DIRECTIONS + (DIRECTIONS - class % DIRECTIONS) % DIRECTIONS;
+            mirrored += usize::from(strongest(&mirror) == other);
+        }
+        assert!(seen > 190 && mirrored > 190, "{seen} {mirrored}");
+        assert!(!set.mirrors);
     }
 }

