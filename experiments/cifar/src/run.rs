@@ -107,25 +107,9 @@ impl Run {
     }
 
     fn lock(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
-        let path = folder.join(LOCK);
-        let lock =
-            File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!(
-                "{} is in use by another process: wait for it, or name another folder with --out",
-                folder.display()
-            ),
-            // Some network file systems have no locks; that is no reason not to train.
-            Err(TryLockError::Error(error)) => {
-                tracing::warn!("{} cannot be locked: {error}", path.display());
-            }
-        }
         Ok(Self {
             folder: folder.into(),
-            _lock: lock,
+            _lock: hold(folder, "wait for it, or name another folder with --out")?,
         })
     }
 
@@ -188,6 +172,28 @@ impl Run {
         let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
         Ok(lab::write_atomic(self.file(METRICS), text)?)
     }
+}
+
+/// Holds a folder, which is created if need be, until what is returned is dropped. Where another process holds it, the
+/// error says what to do.
+pub fn hold(folder: &Path, remedy: &str) -> Result<File> {
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    let path = folder.join(LOCK);
+    let lock =
+        File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => bail!(
+            "{} is in use by another process: {remedy}",
+            folder.display()
+        ),
+        // Some network file systems have no locks; that is no reason not to work.
+        Err(TryLockError::Error(error)) => {
+            tracing::warn!("{} cannot be locked: {error}", path.display());
+        }
+    }
+    Ok(lock)
 }
 
 /// Reads a config.json.
