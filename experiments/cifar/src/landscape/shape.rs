@@ -103,13 +103,18 @@ impl Surface {
         }
         // Corners of the square are seen in some directions only.
         places.retain(|(place, _)| family == Family::OneDirection || *place <= EDGE);
+        // Rings as wide as half a cell, and sectors that the border's cells fill.
+        let bins = match family {
+            Family::OneDirection => 2 * self.points,
+            Family::TwoDirections => self.points,
+        };
         let line = Line::fit(&turns, &losses);
         Agreement {
             correlation: line.correlation,
             kappa: line.slope,
             offset: line.offset,
             residual: line.residual,
-            explained: explained(&places, self.points),
+            explained: explained(&places, bins),
             level_sets: match family {
                 Family::OneDirection => Vec::new(),
                 Family::TwoDirections => self.level_sets(),

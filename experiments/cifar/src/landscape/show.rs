@@ -71,7 +71,8 @@ pub(super) fn write(
 fn csv(findings: &Findings, surface: &Surface) -> Result<Csv> {
     let family = surface.family;
     let [first, second] = family.coordinates();
-    let mut csv = Csv::new([first, second, "loss", "angle", "fitted", "posterior"]);
+    let columns = ["loss", "angle", "fitted", "posterior", "expected"];
+    let mut csv = Csv::new([first, second].into_iter().chain(columns));
     let agreement = findings.agreement(family);
     for (point, loss) in family
         .points(surface.points)
@@ -81,6 +82,7 @@ fn csv(findings: &Findings, surface: &Surface) -> Result<Csv> {
         let turn = family.turn(point);
         let field = |value: Option<f64>| value.map_or(Field::Text(String::new()), Field::Float);
         let kappa = findings.posterior.map(|claimed| claimed.kappa);
+        let slope = findings.posterior.and_then(|claimed| claimed.slope);
         csv.row([
             point[0].into(),
             point[1].into(),
@@ -88,6 +90,10 @@ fn csv(findings: &Findings, surface: &Surface) -> Result<Csv> {
             field(family.angle(point)),
             field(turn.map(|turn| agreement.offset + agreement.kappa * turn)),
             field(turn.zip(kappa).map(|(turn, kappa)| kappa * turn)),
+            field(
+                turn.zip(slope)
+                    .map(|(turn, slope)| findings.loss + slope * turn),
+            ),
         ])?;
     }
     Ok(csv)
@@ -107,11 +113,21 @@ fn figure(findings: &Findings, surfaces: &[Surface], name: &str) -> Figure {
     for surface in surfaces {
         let family = surface.family;
         let agreement = findings.agreement(family);
-        let fitted = Surface::analytic(family, surface.points, agreement.kappa, agreement.offset);
-        // One range of colours for the two that are to be compared.
-        let both = [surface.or_nan(), fitted.or_nan()].concat();
-        let low = both.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = both.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let analytic = |kappa, offset| Surface::analytic(family, surface.points, kappa, offset);
+        let fitted = analytic(agreement.kappa, agreement.offset);
+        let claimed = findings.posterior.map(|claimed| match claimed.slope {
+            Some(slope) => (analytic(slope, findings.loss), claimed),
+            None => (analytic(claimed.kappa, 0.0), claimed),
+        });
+        // One range of colours for all that are losses.
+        let mut losses = [surface.or_nan(), fitted.or_nan()].concat();
+        if let Some((expected, claimed)) = &claimed
+            && claimed.slope.is_some()
+        {
+            losses.extend(expected.or_nan());
+        }
+        let low = losses.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let colors = || {
             let axis = Axis::linear("loss (nats)");
             if low < high {
@@ -127,30 +143,35 @@ fn figure(findings: &Findings, surfaces: &[Surface], name: &str) -> Figure {
                     family,
                 )
                 .note(formula(family))
-                .heatmap(heatmap(surface, colors()))
-                .series(trained(family)),
+                .heatmap(heatmap(surface, colors())),
             )
             .panel(
                 panel(format!("({}) Fitted κ (1 − cos θ)", letter()), family)
                     .note(format!(
-                        "κ = {}, correlation {}",
+                        "κ = {}; correlation {}",
                         significant(agreement.kappa, 3),
                         significant(agreement.correlation, 3)
                     ))
-                    .heatmap(heatmap(&fitted, colors()))
-                    .series(trained(family)),
+                    .heatmap(heatmap(&fitted, colors())),
             );
-        if let Some(claimed) = findings.posterior {
-            let posterior = Surface::analytic(family, surface.points, claimed.kappa, 0.0);
+        if let Some((expected, claimed)) = claimed {
+            let kappa = significant(claimed.kappa, 3);
+            let (title, note, axis) = match claimed.slope {
+                Some(slope) => (
+                    "Posterior’s βMκ/N (1 − cos θ)",
+                    format!("κ = {kappa}, βMκ/N = {}", significant(slope, 3)),
+                    colors(),
+                ),
+                None => (
+                    "Posterior’s κ (1 − cos θ)",
+                    format!("κ = {kappa} from σ_{{eff}}"),
+                    Axis::linear("κ (1 − cos θ)"),
+                ),
+            };
             figure = figure.panel(
-                panel(format!("({}) Posterior’s κ (1 − cos θ)", letter()), family)
-                    .note(format!(
-                        "κ = {} from σ_{{eff}} = {}",
-                        significant(claimed.kappa, 3),
-                        significant(claimed.sigma_eff, 3)
-                    ))
-                    .heatmap(heatmap(&posterior, Axis::linear("κ (1 − cos θ)")))
-                    .series(trained(family)),
+                panel(format!("({}) {title}", letter()), family)
+                    .note(note)
+                    .heatmap(heatmap(&expected, axis)),
             );
         }
     }
@@ -163,6 +184,7 @@ fn panel(title: String, family: Family) -> Panel {
         .x(Axis::linear(first))
         .y(Axis::linear(second))
         .square()
+        .series(trained(family))
 }
 
 fn formula(family: Family) -> &'static str {

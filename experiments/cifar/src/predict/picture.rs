@@ -152,7 +152,9 @@ where
 }
 
 /// Unpacks a picture, if it is one and not too large.
-fn decode<R: BufRead + Seek>(reader: ImageReader<R>) -> Result<DynamicImage> {
+fn decode<R: BufRead + Seek>(mut reader: ImageReader<R>) -> Result<DynamicImage> {
+    // What a file holds counts, not its name.
+    reader.clear_format();
     let mut reader = reader.with_guessed_format().context("it cannot be read")?;
     let mut limits = Limits::default();
     limits.max_alloc = Some(LARGEST);
@@ -173,7 +175,7 @@ fn decode<R: BufRead + Seek>(reader: ImageReader<R>) -> Result<DynamicImage> {
             LARGEST >> 20
         ),
         Err(ImageError::Unsupported(_)) => bail!("it is neither PNG nor JPEG"),
-        Err(error) => Err(error).context("it is damaged"),
+        Err(error) => bail!("it is damaged: {error}"),
     }
 }
 
