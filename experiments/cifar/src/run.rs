@@ -291,7 +291,12 @@ mod tests {
         drop(run);
         let taken = begin(&folder).unwrap_err().to_string();
         assert!(taken.contains("--resume"), "{taken}");
-        assert_eq!(Run::open(&folder).unwrap().1, config());
+        let (stored, begun) = (Run::open(&folder).unwrap().1, config());
+        assert_eq!(
+            (stored.settings, stored.machine),
+            (begun.settings, begun.machine)
+        );
+        assert!(stored.interface.fits(&begun.interface));
         let none = Run::open(temp.path()).unwrap_err().to_string();
         assert!(none.contains("holds no run"), "{none}");
     }

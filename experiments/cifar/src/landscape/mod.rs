@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, default_value_t = 51)]
     pub points: usize,
     /// Training images that the loss is measured on, in batches as large as those of training
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 128)]
     pub images: usize,
     /// Seed of the images and of the directions
     #[arg(long, default_value_t = 0)]
@@ -154,7 +154,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
     };
     let mut measured = Measured::open(&out, settings, args.fresh)?;
     interrupt::listen()?;
-    let (loss, time) = measure::centre(&probe)?;
+    let (loss, time) = measure::middle(&probe)?;
     if measured.left() > 0 {
         show::beginning(&measured, &layer, [images, batch], time);
         let directions = Directions::draw(probe.weight()?, args.seed)?;

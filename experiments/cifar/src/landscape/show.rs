@@ -215,16 +215,17 @@ fn print_posterior(findings: &Findings) {
     let Some(claimed) = findings.posterior else {
         return;
     };
-    print!(
-        "sigma_eff = {:.4} of {} units with {} inputs is kappa = {:.1}",
-        claimed.sigma_eff, findings.units, findings.dim, claimed.kappa
+    println!(
+        "sigma_eff = {:.4} of {} units with {} inputs is kappa = {:.1}{}",
+        claimed.sigma_eff,
+        findings.units,
+        findings.dim,
+        claimed.kappa,
+        match claimed.slope {
+            Some(_) => "",
+            None => "; the KL did not count, so that it says nothing about the loss",
+        }
     );
-    match claimed.slope {
-        Some(slope) => println!(
-            ": the posterior expects beta M kappa / N = {slope:.4} nats an image in front of 1 - cos theta"
-        ),
-        None => println!("; the KL did not count, so that it says nothing about the loss"),
-    }
 }
 
 /// The numbers for a person.
@@ -245,6 +246,12 @@ pub(super) fn table(findings: &Findings) -> Result<Table> {
         "fitted κ (nats an image)",
         agreements.map(|agreement| Cell::number(agreement.kappa, 4)),
     )?;
+    if let Some(slope) = findings.posterior.and_then(|claimed| claimed.slope) {
+        row(
+            "the posterior’s β M κ / N",
+            [Cell::number(slope, 4), Cell::number(slope, 4)],
+        )?;
+    }
     row(
         "fitted loss at θ = 0",
         agreements.map(|agreement| Cell::number(agreement.offset, 4)),
