@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 def load(path):
     with safe_open(path, "pt") as file:
         plan = json.loads(file.metadata()["vmf"])["progress"]["config"]["plan"]
-    state, layers, channels = load_file(path), [], 3
+    state, layers = load_file(path), []
+    channels = state["features.0.weight"].shape[1]
     for width in plan:
         if width == 0:
             layers.append(torch.nn.MaxPool2d(2))

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cifar::train::{self, Outcome};
-use cifar::{bench, fetch, interrupt};
+use cifar::{bench, export, fetch, interrupt, landscape, predict};
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -25,6 +25,12 @@ struct Cli {
 enum Command {
     /// Train a network, or go on training one.
     Train(Box<train::Args>),
+    /// Draw the loss around the trained weights of a layer, beside what the posterior says of it.
+    Landscape(landscape::Args),
+    /// Say what is in pictures, and how sure the network is.
+    Predict(predict::Args),
+    /// Write a trained network as a folder for the Hugging Face hub.
+    Export(export::Args),
     /// Download CIFAR-10 and verify it.
     Fetch(fetch::Args),
     /// Time training on this machine: steps, images a second, memory, and how long an epoch takes.
@@ -66,14 +72,25 @@ fn with_causes(error: &anyhow::Error) -> String {
 fn run(command: Option<Command>) -> Result<ExitCode> {
     let command = command.unwrap_or_else(|| Command::Train(Box::default()));
     match command {
-        Command::Train(args) => match train::run(&args)? {
-            Outcome::Finished => {}
-            Outcome::Interrupted => return Ok(ExitCode::from(interrupt::EXIT_CODE)),
-        },
+        Command::Train(args) => return Ok(exit_code(train::run(&args)?)),
+        Command::Landscape(args) => return Ok(exit_code(landscape::run(&args)?)),
+        Command::Predict(args) => {
+            if !predict::run(&args)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Export(args) => export::run(&args)?,
         Command::Fetch(args) => fetch::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Finished => ExitCode::SUCCESS,
+        Outcome::Interrupted => ExitCode::from(interrupt::EXIT_CODE),
+    }
 }
 
 /// Logs to standard error: warnings always, and of our own crates as much as was asked for.

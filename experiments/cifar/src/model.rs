@@ -112,6 +112,13 @@ pub struct Stage {
     pub pool: bool,
 }
 
+impl Stage {
+    /// The name of its layer: its tensors begin with it, and the posterior knows it by this name.
+    pub fn name(&self) -> String {
+        format!("features.{}", self.index)
+    }
+}
+
 impl VggConfig {
     /// The convolutions, in order.
     pub fn stages(&self) -> Result<Vec<Stage>> {
@@ -142,6 +149,39 @@ impl VggConfig {
         Ok(stages)
     }
 
+    /// These convolutions of the network, with the poolings that follow them, as one chain. The builder is that of the
+    /// whole network.
+    pub fn chain(
+        &self,
+        stages: &[Stage],
+        posterior: &Posterior,
+        vb: &VarBuilder,
+    ) -> Result<ConvStack> {
+        let mut chain = ConvStack::new();
+        for stage in stages {
+            let unit = VmfConfig::default()
+                .relu()
+                .sigma(self.sigma)
+                .norm_at((stage.index + 1).to_string())
+                .padding(1);
+            let vb = vb.pp(stage.name());
+            let unit = vmf_conv2d(stage.inputs, stage.outputs, 3, unit, posterior, vb)?;
+            chain = chain.unit(unit);
+            if stage.pool {
+                chain = chain.max_pool(2);
+            }
+        }
+        Ok(chain)
+    }
+
+    /// The linear layer at the end of the network.
+    pub fn classifier(&self, vb: &VarBuilder) -> Result<Linear> {
+        let stages = self.stages()?;
+        let last = stages.last().context("a network has convolutions")?;
+        let linear = candle_nn::linear(last.outputs, self.classes, vb.pp("classifier"))?;
+        Ok(linear)
+    }
+
     /// Floating-point operations of a training step for one image: each convolution forward, and its two gradients
     /// except that of the images, taps on the padding counted.
     pub fn training_flops(&self) -> Result<f64> {
@@ -165,23 +205,8 @@ pub struct Vgg {
 impl Vgg {
     /// Builds the network at the builder's path, and registers its units with the posterior.
     pub fn new(config: &VggConfig, posterior: &Posterior, vb: VarBuilder) -> Result<Self> {
-        let stages = config.stages()?;
-        let mut features = ConvStack::new();
-        for stage in &stages {
-            let unit = VmfConfig::default()
-                .relu()
-                .sigma(config.sigma)
-                .norm_at((stage.index + 1).to_string())
-                .padding(1);
-            let vb = vb.pp("features").pp(stage.index);
-            let unit = vmf_conv2d(stage.inputs, stage.outputs, 3, unit, posterior, vb)?;
-            features = features.unit(unit);
-            if stage.pool {
-                features = features.max_pool(2);
-            }
-        }
-        let last = stages.last().context("a network has convolutions")?;
-        let classifier = candle_nn::linear(last.outputs, config.classes, vb.pp("classifier"))?;
+        let features = config.chain(&config.stages()?, posterior, &vb)?;
+        let classifier = config.classifier(&vb)?;
         Ok(Self {
             features,
             classifier,

@@ -91,7 +91,10 @@ impl Run {
 
     /// The same for a folder that need not be this one: none, if it holds a run or is in use.
     pub fn reserve_free(folder: &Path) -> Result<Option<Self>> {
-        let run = Self::try_lock(folder)?;
+        let run = try_hold(folder)?.map(|lock| Self {
+            folder: folder.into(),
+            _lock: lock,
+        });
         Ok(run.filter(|run| !run.file(CONFIG).exists()))
     }
 
@@ -113,33 +116,10 @@ impl Run {
     }
 
     fn lock(folder: &Path) -> Result<Self> {
-        Self::try_lock(folder)?.with_context(|| {
-            format!(
-                "{} is in use by another process: wait for it, or name another folder with --out",
-                folder.display()
-            )
-        })
-    }
-
-    /// The folder, created if need be; none, if another process has it.
-    fn try_lock(folder: &Path) -> Result<Option<Self>> {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
-        let path = folder.join(LOCK);
-        let lock =
-            File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            // Some network file systems have no locks; that is no reason not to train.
-            Err(TryLockError::Error(error)) => {
-                tracing::warn!("{} cannot be locked: {error}", path.display());
-            }
-        }
-        Ok(Some(Self {
+        Ok(Self {
             folder: folder.into(),
-            _lock: lock,
-        }))
+            _lock: hold(folder, "wait for it, or name another folder with --out")?,
+        })
     }
 
     /// Removes temporary files of a process that was killed.
@@ -201,6 +181,35 @@ impl Run {
         let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
         Ok(lab::write_atomic(self.file(METRICS), text)?)
     }
+}
+
+/// Holds a folder, which is created if need be, until what is returned is dropped. Where another process holds it, the
+/// error says what to do.
+pub fn hold(folder: &Path, remedy: &str) -> Result<File> {
+    try_hold(folder)?.with_context(|| {
+        format!(
+            "{} is in use by another process: {remedy}",
+            folder.display()
+        )
+    })
+}
+
+/// The same; none, if another process has the folder.
+fn try_hold(folder: &Path) -> Result<Option<File>> {
+    fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    let path = folder.join(LOCK);
+    let lock =
+        File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        // Some network file systems have no locks; that is no reason not to work.
+        Err(TryLockError::Error(error)) => {
+            tracing::warn!("{} cannot be locked: {error}", path.display());
+        }
+    }
+    Ok(Some(lock))
 }
 
 /// Reads a config.json.

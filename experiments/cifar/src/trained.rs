@@ -1,11 +1,14 @@
 //! A trained network, opened to be measured and looked at.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use candle_nn::VarMap;
-use vmf_candle::{Checkpoint, Posterior, Summary, seeded};
+use sha2::{Digest, Sha256};
+use vmf_candle::{Checkpoint, Posterior, Progress, Summary, seeded};
 
 use crate::data::{self, Dataset};
 use crate::model::Vgg;
@@ -26,6 +29,8 @@ pub struct Trained {
     pub records: Vec<Record>,
     /// Epochs that this network has seen.
     pub epoch: u64,
+    /// Where training stood when it was saved.
+    pub progress: Progress,
     /// Its variables by name: weights, rho and both sets of statistics.
     pub vars: VarMap,
     /// Its noise.
@@ -70,6 +75,7 @@ impl Trained {
             folder: folder.into(),
             records: run::read_records(folder)?,
             epoch: checkpoint.progress().epoch,
+            progress: checkpoint.progress().clone(),
             config,
             vars,
             posterior,
@@ -100,6 +106,43 @@ impl Trained {
             set.name
         );
         Ok(set)
+    }
+
+    /// What was recorded when it had seen so many epochs. A network that was saved within an epoch, or before the first,
+    /// is described by none.
+    pub fn record(&self) -> Option<&Record> {
+        self.records
+            .iter()
+            .find(|record| record.epoch == self.epoch)
+    }
+
+    /// The weight of the KL at the end of its training so far; 0 where the KL does not count.
+    pub fn beta(&self) -> f64 {
+        self.config.settings.beta_at(self.epoch as f64)
+    }
+
+    /// Its variables by name, as they are now.
+    pub fn tensors(&self) -> BTreeMap<String, Tensor> {
+        let vars = self.vars.data().lock();
+        let vars = vars.unwrap_or_else(PoisonError::into_inner);
+        let tensors = vars.iter();
+        tensors
+            .map(|(name, var)| (name.clone(), var.as_detached_tensor()))
+            .collect()
+    }
+
+    /// The SHA-256 of its variables: two networks that share it are the same.
+    pub fn fingerprint(&self) -> Result<String> {
+        let mut hash = Sha256::new();
+        for (name, tensor) in self.tensors() {
+            hash.update(name.as_bytes());
+            let values = tensor.flatten_all()?.to_dtype(DType::F32)?;
+            for value in values.to_vec1::<f32>()? {
+                hash.update(value.to_le_bytes());
+            }
+        }
+        let digest = hash.finalize();
+        Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// What its noise has learned.

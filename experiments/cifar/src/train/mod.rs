@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use vmf_candle::{Collapse, Thresholds};
 
+pub(crate) use show::duration;
 pub use trainer::Trainer;
 
 use crate::data::{self, Dataset};
@@ -18,6 +19,7 @@ use crate::device;
 use crate::interrupt;
 use crate::run::{self, Record, Run};
 use crate::settings::{Config, Flags, Machine, Preset, RUN_VERSION, Settings};
+use crate::trained::EXPORTED;
 
 /// What `cifar train` is told.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -116,6 +118,11 @@ impl Session {
     }
 
     fn resume(folder: &Path, machine: &Machine) -> Result<Self> {
+        ensure!(
+            !folder.join(EXPORTED).exists(),
+            "{} holds an exported network, without the state of the optimizer: training cannot go on from it",
+            folder.display()
+        );
         let (run, stored) = Run::open(folder)?;
         let config = Config {
             machine: machine.clone().or(stored.machine),

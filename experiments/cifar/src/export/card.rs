@@ -1,0 +1,183 @@
+//! The model card: what the network is, how well it does, and how to use it.
+
+use anyhow::Result;
+use lab::{Cell, Table};
+
+use crate::data::Source;
+use crate::settings::Method;
+use crate::trained::{EXPORTED, Trained};
+
+/// The card in Markdown, with the front matter that the hub reads.
+pub(super) fn text(trained: &Trained) -> Result<String> {
+    let parts = [
+        front_matter(trained),
+        introduction(trained),
+        scores(trained)?,
+        noise(trained)?,
+        usage(trained),
+    ];
+    Ok(parts.join("\n"))
+}
+
+/// The name and the hub's identifier of the data set, if it has one.
+fn dataset(source: Source) -> (&'static str, Option<&'static str>) {
+    match source {
+        Source::Cifar10 => ("CIFAR-10", Some("uoft-cs/cifar10")),
+        Source::FashionMnist => ("Fashion-MNIST", Some("zalando-datasets/fashion_mnist")),
+        Source::Synthetic => ("a generated data set", None),
+    }
+}
+
+fn front_matter(trained: &Trained) -> String {
+    let mut lines = vec![
+        "---".to_owned(),
+        "library_name: candle".into(),
+        "pipeline_tag: image-classification".into(),
+        "tags:".into(),
+        "- image-classification".into(),
+        "- uncertainty".into(),
+        "- safetensors".into(),
+    ];
+    if trained.config.settings.method.is_noisy() {
+        lines.push("- bayesian".into());
+    }
+    let (name, identifier) = dataset(trained.config.settings.data);
+    if let Some(identifier) = identifier {
+        lines.push(format!("datasets:\n- {identifier}"));
+    }
+    lines.push("metrics:\n- accuracy".into());
+    // The hub shows these as results.
+    if let (Some(record), Some(identifier)) = (trained.record(), identifier) {
+        lines.push(format!(
+            "model-index:\n- name: {}\n  results:\n  - task:\n      type: image-classification\n    dataset:\n      \
+             name: {name}\n      type: {identifier}\n      split: test\n    metrics:",
+            serde_json::Value::from(trained.name())
+        ));
+        for (kind, title, value) in [
+            ("accuracy", "Accuracy", record.test.accuracy),
+            ("nll", "Negative log-likelihood", record.test.nll),
+            ("ece", "Expected calibration error", record.test.ece),
+        ] {
+            lines.push(format!(
+                "    - type: {kind}\n      name: {title}\n      value: {value:.4}"
+            ));
+        }
+    }
+    lines.push("# license: choose one before this is published".into());
+    lines.push("---\n".into());
+    lines.join("\n")
+}
+
+fn introduction(trained: &Trained) -> String {
+    let settings = &trained.config.settings;
+    let (data, _) = dataset(settings.data);
+    let method = match settings.method {
+        Method::Vmf => format!(
+            "Each convolution is a variational unit, y = relu(BN(w·x) + sigma_eff ε): a von Mises-Fisher posterior over the \
+             direction of its weights, learned as one number a layer with the KL weighted by beta = {}.",
+            settings.beta
+        ),
+        Method::None => "Each convolution adds noise behind its normalization, y = relu(BN(w·x) + sigma_eff ε), learned \
+                         without a KL."
+            .into(),
+        Method::Map => "It has no noise: an ordinary network with weights of length 1.".into(),
+    };
+    format!(
+        "# {}\n\n{} of width {} for images of 32 x 32 pixels, trained on {data} for {} of {} epochs.\n{method}\n\nIt knows {} classes: {}.\n",
+        trained.name(),
+        settings.depth.to_string().to_uppercase(),
+        settings.width,
+        trained.epoch,
+        settings.epochs,
+        trained.config.interface.classes.len(),
+        trained.config.interface.classes.join(", ")
+    )
+}
+
+fn scores(trained: &Trained) -> Result<String> {
+    let Some(record) = trained.record() else {
+        return Ok("It was saved within an epoch, and has not been scored.\n".into());
+    };
+    let mut table = Table::new(["images", "accuracy", "NLL (nats)", "ECE (15 bins)"]);
+    for (images, scores) in [("training, a sample", record.train), ("test", record.test)] {
+        table.row([
+            images.into(),
+            scores.accuracy.into(),
+            scores.nll.into(),
+            scores.ece.into(),
+        ])?;
+    }
+    let subset = match trained.config.settings.test_images {
+        0 => String::new(),
+        count => format!(" The test images are the first {count} of the set."),
+    };
+    Ok(format!(
+        "## How well it does\n\nWithout noise, after epoch {}.{subset}\n\n{}",
+        record.epoch,
+        table.markdown()
+    ))
+}
+
+fn noise(trained: &Trained) -> Result<String> {
+    if !trained.config.settings.method.is_noisy() {
+        return Ok(String::new());
+    }
+    let mut table = Table::new([
+        "layer",
+        "D",
+        "M",
+        "sigma_eff",
+        "kappa",
+        "expected cosine",
+        "KL (nats)",
+    ]);
+    for layer in &trained.summary()? {
+        table.row([
+            layer.name.clone().into(),
+            layer.dim.into(),
+            layer.units.into(),
+            layer.sigma_eff().into(),
+            layer.kappa.into(),
+            Cell::number(layer.expected_cosine, 3),
+            layer.kl.into(),
+        ])?;
+    }
+    Ok(format!(
+        "## What its noise has learned\n\nD inputs and M units a layer; the expected cosine is that between a draw from the \
+         posterior and its mean.\n\n{}",
+        table.markdown()
+    ))
+}
+
+fn usage(trained: &Trained) -> String {
+    let interface = &trained.config.interface;
+    let network = trained.config.network();
+    format!(
+        "## How to use it\n
+From the command line, with pictures of any size:\n
+```sh\ncifar predict DIR picture.png\n```\n
+In Rust, with vmf-candle and the network of the package `cifar`:\n
+```rust
+let trained = cifar::trained::Trained::open(\"DIR\".as_ref(), &Device::Cpu)?;
+let prediction = vmf_candle::predict(&trained.model, &images, Samples::monte_carlo(32, 0))?; // probs, entropy, ...
+```\n
+or with vmf-candle alone, for any network that has the same names:\n
+```rust
+let checkpoint = vmf_candle::Checkpoint::open(\"DIR/{EXPORTED}\")?;
+println!(\"{{}}\", checkpoint.summary()?); // sigma_eff, kappa and KL of each layer
+let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+```\n
+In Python, without noise, with PyTorch, safetensors and vmf-candle's `python/load_checkpoint.py`:\n
+```python
+from load_checkpoint import load
+model = load(\"DIR/{EXPORTED}\")
+logits = model.classifier(model.features(images).mean((2, 3)))
+```\n
+Images are (N, {channels}, {size}, {size}), with pixels from 0 to 1, less the mean and divided by the deviation of each channel:\n
+```text\nmean      {mean:?}\ndeviation {deviation:?}\n```\n",
+        channels = network.in_channels,
+        size = interface.shape.size,
+        mean = interface.normalization.mean,
+        deviation = interface.normalization.deviation,
+    )
+}
