@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use lab::OutDir;
 use serde::{Deserialize, Serialize};
+use vmf_candle::LayerSummary;
 
 use crate::data::Dataset;
 use crate::data::batches::{Batches, Plan};
@@ -105,6 +106,19 @@ pub struct Claimed {
     pub slope: Option<f64>,
 }
 
+impl Claimed {
+    /// What a layer that was trained on so many images claims, if its network has noise.
+    fn of(trained: &Trained, learned: &LayerSummary, images: usize) -> Option<Self> {
+        let slope = trained.beta() * learned.units as f64 * learned.kappa / images as f64;
+        let is_noisy = trained.config.settings.method.is_noisy();
+        is_noisy.then(|| Self {
+            sigma_eff: learned.sigma_eff(),
+            kappa: learned.kappa,
+            slope: (slope > 0.0).then_some(slope),
+        })
+    }
+}
+
 impl Findings {
     fn agreement(&self, family: Family) -> &Agreement {
         match family {
@@ -169,13 +183,6 @@ pub fn run(args: &Args) -> Result<Outcome> {
     let summary = trained.summary()?;
     let learned = summary.iter().find(|summary| summary.name == layer);
     let learned = learned.with_context(|| format!("{layer} has no posterior"))?;
-    let beta = trained.beta();
-    let claimed = Claimed {
-        sigma_eff: learned.sigma_eff(),
-        kappa: learned.kappa,
-        slope: (beta > 0.0)
-            .then(|| beta * learned.units as f64 * learned.kappa / set.train.len() as f64),
-    };
     let findings = Findings {
         dim: learned.dim,
         units: learned.units,
@@ -186,7 +193,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
         points: args.points,
         seed: args.seed,
         loss: loss.into(),
-        posterior: trained.config.settings.method.is_noisy().then_some(claimed),
+        posterior: Claimed::of(&trained, learned, set.train.len()),
         one_direction: one_direction.agreement(),
         two_directions: two_directions.agreement(),
     };
