@@ -1,5 +1,6 @@
 //! `cifar`: see `--help`.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -106,6 +107,7 @@ fn log(verbose: u8) {
         .with_targets(ours);
     let format = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .without_time();
     tracing_subscriber::registry()
