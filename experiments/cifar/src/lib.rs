@@ -1,13 +1,17 @@
 //! VGG networks of variational units on CIFAR-10.
 
 pub mod bench;
+pub mod compare;
 pub mod data;
 pub mod device;
+pub mod eval;
 pub mod evaluate;
 pub mod fetch;
 pub mod interrupt;
 pub mod machine;
 pub mod model;
+pub mod newcomer;
+pub mod report;
 pub mod run;
 pub mod settings;
 mod stock;

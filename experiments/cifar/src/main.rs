@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cifar::interrupt::Interrupted;
 use cifar::train::{self, Outcome};
-use cifar::{bench, fetch, interrupt};
+use cifar::{bench, compare, eval, fetch, interrupt, newcomer, report};
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// VGG networks of variational units on CIFAR-10. Without a command: train with the preset that suits the machine.
+/// VGG networks of variational units on CIFAR-10. Without a command: a first look, which trains and compares two of them.
 #[derive(Parser)]
 #[command(version, args_override_self = true)]
 struct Cli {
@@ -25,6 +26,14 @@ struct Cli {
 enum Command {
     /// Train a network, or go on training one.
     Train(Box<train::Args>),
+    /// Measure how well a trained network predicts: with noise and without, tempered and not.
+    Eval(eval::Args),
+    /// Compare runs: the paper's figure, a table over seeds, a report.
+    Compare(compare::Args),
+    /// Describe a run in one HTML file.
+    Report(report::Args),
+    /// Train the baseline and the paper's network and compare them: what happens without a command.
+    FirstLook(Box<newcomer::Args>),
     /// Download CIFAR-10 and verify it.
     Fetch(fetch::Args),
     /// Time training on this machine: steps, images a second, memory, and how long an epoch takes.
@@ -41,6 +50,7 @@ fn main() -> ExitCode {
     log(cli.verbose);
     match run(cli.command) {
         Ok(code) => code,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt::EXIT_CODE),
         Err(error) => {
             eprintln!("error: {}", with_causes(&error));
             ExitCode::FAILURE
@@ -64,12 +74,16 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 fn run(command: Option<Command>) -> Result<ExitCode> {
-    let command = command.unwrap_or_else(|| Command::Train(Box::default()));
+    let command = command.unwrap_or_else(|| Command::FirstLook(Box::default()));
     match command {
         Command::Train(args) => match train::run(&args)? {
             Outcome::Finished => {}
-            Outcome::Interrupted => return Ok(ExitCode::from(interrupt::EXIT_CODE)),
+            Outcome::Interrupted => return Err(Interrupted.into()),
         },
+        Command::Eval(args) => eval::run(&args)?,
+        Command::Compare(args) => compare::run(&args)?,
+        Command::Report(args) => report::run(&args)?,
+        Command::FirstLook(args) => newcomer::run(&args)?,
         Command::Fetch(args) => fetch::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
     }

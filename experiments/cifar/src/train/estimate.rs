@@ -15,8 +15,8 @@ const IMAGES: usize = 32;
 /// A pass without gradients costs about a third of a step of training.
 const EVALUATION: f64 = 1.0 / 3.0;
 
-/// Seconds that all epochs will take. The network that is timed is thrown away.
-pub(super) fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
+/// Seconds that all epochs will take, from a few steps. The network that is timed is thrown away.
+pub fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
     let timed = Settings {
         batch: settings.batch.min(IMAGES),
         // Learning rates take no time, and a senseless one must show in training, not here.

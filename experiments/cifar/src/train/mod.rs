@@ -11,6 +11,8 @@ use anyhow::{Result, ensure};
 use candle_core::Device;
 use vmf_candle::{Collapse, Thresholds};
 
+pub use estimate::seconds as estimated_seconds;
+pub use show::duration;
 pub use trainer::Trainer;
 
 use crate::data::{self, Dataset};
