@@ -15,6 +15,7 @@ use vmf_kernels::noise::NoiseKey;
 /// | [`Pass::train`] | batch (and updates the running ones) | yes | training |
 /// | [`Pass::train_noiseless`] | batch (and updates the running ones) | no | training the same network without noise |
 /// | [`Pass::mean`] | running, noise-free set | no | deterministic inference |
+/// | [`Pass::mean_as_trained`] | running, noisy set | no | seeing what [`reestimate`](crate::reestimate) is worth |
 /// | [`Pass::sample`] | running, noisy set | yes | one Monte Carlo sample |
 /// | [`Pass::folded`] | running, noisy set | yes | several samples in one batch |
 /// | [`Pass::estimate`] | batch (and records the noise-free set) | no | [`reestimate`](crate::reestimate) |
@@ -28,6 +29,7 @@ enum Mode {
     Train { seed: u64, step: u32 },
     TrainNoiseless,
     Mean,
+    MeanAsTrained,
     Sample(Draw),
     Estimate { batch: u32 },
 }
@@ -92,6 +94,13 @@ impl Pass {
         Self { mode: Mode::Mean }
     }
 
+    /// The network at the mean directions, normalized by the statistics that training collected under noise. They do not fit:
+    /// this is deterministic inference as it would be without [`reestimate`](crate::reestimate), to compare with.
+    pub fn mean_as_trained() -> Self {
+        let mode = Mode::MeanAsTrained;
+        Self { mode }
+    }
+
     /// Monte Carlo sample `k`: running statistics, noise. The noise never coincides with that of training.
     pub fn sample(seed: u64, k: u32) -> Self {
         Self::folded(seed, k, 1)
@@ -143,7 +152,7 @@ impl Pass {
         match self.mode {
             Mode::Train { .. } | Mode::TrainNoiseless => Statistics::Batch,
             Mode::Mean => Statistics::RunningNoiseFree,
-            Mode::Sample(_) => Statistics::RunningNoisy,
+            Mode::MeanAsTrained | Mode::Sample(_) => Statistics::RunningNoisy,
             Mode::Estimate { batch } => Statistics::Recorded {
                 weight: 1.0 / (f64::from(batch) + 1.0),
             },
@@ -153,7 +162,9 @@ impl Pass {
     /// The noise of the layer with this stream, or nothing where the pass has none.
     pub fn noise(&self, stream: u32) -> Result<Option<LayerNoise>> {
         let (seed, step, sample, folded) = match self.mode {
-            Mode::TrainNoiseless | Mode::Mean | Mode::Estimate { .. } => return Ok(None),
+            Mode::TrainNoiseless | Mode::Mean | Mode::MeanAsTrained | Mode::Estimate { .. } => {
+                return Ok(None);
+            }
             Mode::Train { seed, step } => (seed, step, TRAINING, 1),
             Mode::Sample(draw) => {
                 let last = u64::from(draw.first) + u64::from(draw.count);
@@ -227,6 +238,7 @@ mod tests {
         assert_eq!(counter(Pass::sample(1, 4).at_batch(3))?, Some((3, 5)));
         assert_eq!(counter(Pass::train_noiseless())?, None);
         assert_eq!(counter(Pass::mean())?, None);
+        assert_eq!(counter(Pass::mean_as_trained())?, None);
         assert_eq!(counter(Pass::estimate(0))?, None);
         assert!(Pass::sample(1, u32::MAX - 1).noise(7).is_err());
         Ok(())

@@ -4,7 +4,7 @@ mod common;
 
 use candle_core::{DType, Device, IndexOp, Result, Tensor};
 use candle_nn::VarMap;
-use common::{Model, images, largest_difference, values};
+use common::{Model, images, largest_difference, named, values};
 use vmf_candle::{
     Folding, Forward, Pass, Posterior, Samples, VmfConfig, predict, predict_stream, predict_values,
     reestimate, seeded, vmf_linear,
@@ -83,6 +83,37 @@ fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
     assert!((values(&actual_var)[0] - var).abs() < 1e-12);
     assert_eq!(values(&layer.norm().running().0), [0.0]);
     assert!(reestimate(&layer, []).is_err());
+    Ok(())
+}
+
+/// Before re-estimation both sets of statistics follow training, and the two noise-free passes are one. Afterwards only the
+/// mean pass has changed, and with the re-estimated numbers in the noisy set the two are one again.
+#[test]
+fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
+    let model = trained()?;
+    let (xs, _) = images(6, 0)?;
+    let run = |pass: Pass| -> Result<Vec<f64>> { Ok(values(&model.forward(&xs, &pass)?)) };
+    let before = run(Pass::mean_as_trained())?;
+    assert_eq!(before, run(Pass::mean())?);
+    reestimate(&model, (0..4).map(|i| Ok(images(16, 16 * i)?.0)))?;
+    assert_eq!(before, run(Pass::mean_as_trained())?);
+    assert!(largest_difference(&before, &run(Pass::mean())?) > 1e-3);
+    for (name, var) in named(&model.vars) {
+        for (of_mean_pass, of_training) in [
+            ("noise_free_mean", "running_mean"),
+            ("noise_free_var", "running_var"),
+        ] {
+            if let Some(place) = name.strip_suffix(of_mean_pass) {
+                let target = format!("{place}{of_training}");
+                let (_, target) = named(&model.vars)
+                    .into_iter()
+                    .find(|(name, _)| *name == target)
+                    .unwrap();
+                target.set(&var.as_detached_tensor())?;
+            }
+        }
+    }
+    assert_eq!(run(Pass::mean_as_trained())?, run(Pass::mean())?);
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Where to compute, as said on the command line.
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
 
@@ -44,17 +46,21 @@ pub fn choose(name: Option<&str>) -> Result<Device> {
     }
 }
 
-/// Makes this many threads compute; all of the machine's if not said. Call it once, before anything is computed.
+/// Makes this many threads compute; all of the machine's if not said. The first call decides for the whole program: call it
+/// before anything is computed.
 pub fn use_threads(threads: Option<usize>) -> Result<usize> {
-    let mut pool = rayon::ThreadPoolBuilder::new();
-    if let Some(threads) = threads {
-        if threads == 0 {
-            bail!("0 threads cannot compute: say at least 1");
-        }
-        pool = pool.num_threads(threads);
+    static STARTED: Mutex<bool> = Mutex::new(false);
+    if threads == Some(0) {
+        bail!("0 threads cannot compute: say at least 1");
     }
-    pool.build_global()
-        .context("the threads could not be started")?;
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*started {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads.unwrap_or(0))
+            .build_global()
+            .context("the threads could not be started")?;
+        *started = true;
+    }
     Ok(rayon::current_num_threads())
 }
 

@@ -1,9 +1,9 @@
-//! How well the network predicts, without noise.
+//! What the network predicts for the images of a data set, and how well.
 
 use anyhow::Result;
 use candle_core::Device;
 use vmf_candle::{Forward, Samples, predict_stream, reestimate};
-use vmf_core::metrics::Predictions;
+use vmf_core::metrics::{PROBABILITY_FLOOR, Predictions};
 
 use crate::data::Dataset;
 use crate::data::batches::{Batch, Batches};
@@ -41,35 +41,62 @@ pub fn on_training<M: Forward>(
     images: usize,
     device: &Device,
 ) -> Result<Scores> {
-    score(model, set, statistics_batches(set, images), device)
+    let batches = statistics_batches(set, images);
+    outputs(model, batches, Samples::mean(), device, || Ok(()))?.scores(set.classes.len())
 }
 
 /// The noise-free network on all test images.
 pub fn on_test<M: Forward>(model: &M, set: &Dataset, device: &Device) -> Result<Scores> {
     let batches = Batches::in_order(set, &set.test, BATCH);
-    score(model, set, batches, device)
+    outputs(model, batches, Samples::mean(), device, || Ok(()))?.scores(set.classes.len())
 }
 
-fn score<M: Forward>(
+/// What a network says of images, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Outputs {
+    /// The true class of each image.
+    pub labels: Vec<u32>,
+    /// Predictive probabilities: a row of all classes for each image.
+    pub probabilities: Vec<f32>,
+    /// The mutual information of label and weights for each image, in nats; 0 for a single pass.
+    pub mutual_information: Vec<f32>,
+}
+
+impl Outputs {
+    fn scores(&self, classes: usize) -> Result<Scores> {
+        let predictions = Predictions::new(&self.probabilities, &self.labels, classes)?;
+        Ok(Scores {
+            accuracy: predictions.accuracy(),
+            // A probability that is too small for its type would make the mean infinite.
+            nll: predictions.nll_with_floor(PROBABILITY_FLOOR),
+            ece: predictions.ece(),
+        })
+    }
+}
+
+/// Runs the network over batches; `seen` is called after each, and can put an end to it.
+pub fn outputs<M: Forward>(
     model: &M,
-    set: &Dataset,
     batches: impl Iterator<Item = Batch>,
+    samples: Samples,
     device: &Device,
-) -> Result<Scores> {
+    seen: impl Fn() -> Result<()>,
+) -> Result<Outputs> {
     let mut labels: Vec<u32> = Vec::new();
     let images = batches.map(|batch| {
         labels.extend(batch.labels());
         Ok(batch.into_tensors(device)?.0)
     });
-    let mut probabilities: Vec<f32> = Vec::new();
-    for prediction in predict_stream(model, images, Samples::mean()) {
-        let probs = prediction?.probs;
-        probabilities.extend(probs.flatten_all()?.to_vec1::<f32>()?);
+    let (mut probabilities, mut mutual_information) = (Vec::new(), Vec::new());
+    for prediction in predict_stream(model, images, samples) {
+        let prediction = prediction?;
+        probabilities.extend(prediction.probs.flatten_all()?.to_vec1::<f32>()?);
+        mutual_information.extend(prediction.mutual_information.to_vec1::<f32>()?);
+        seen()?;
     }
-    let predictions = Predictions::new(&probabilities, &labels, set.classes.len())?;
-    Ok(Scores {
-        accuracy: predictions.accuracy(),
-        nll: predictions.nll(),
-        ece: predictions.ece(),
+    Ok(Outputs {
+        labels,
+        probabilities,
+        mutual_information,
     })
 }

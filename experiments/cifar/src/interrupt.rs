@@ -9,8 +9,12 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// The exit code of a program that was interrupted.
 pub const EXIT_CODE: u8 = 130;
 
-/// Listens for Ctrl-C and for the signal with which systems end a program. Call it once.
+/// Listens for Ctrl-C and for the signal with which systems end a program, from the first call on.
 pub fn listen() -> Result<()> {
+    static LISTENING: AtomicBool = AtomicBool::new(false);
+    if LISTENING.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
     ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::SeqCst) {
             std::process::exit(EXIT_CODE.into());
@@ -18,6 +22,19 @@ pub fn listen() -> Result<()> {
         eprintln!("\nstopping after this step; once more to stop at once");
     })
     .context("cannot listen for Ctrl-C")
+}
+
+/// The program was asked to stop, and has stopped.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("stopped")]
+pub struct Interrupted;
+
+/// Returns [`Interrupted`] as an error if the program was asked to stop: for work that has nothing to save.
+pub fn check() -> Result<()> {
+    if asked() {
+        return Err(Interrupted.into());
+    }
+    Ok(())
 }
 
 /// Whether the program was asked to stop.

@@ -4,14 +4,15 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cifar::interrupt::Interrupted;
 use cifar::train::{self, Outcome};
-use cifar::{bench, export, fetch, interrupt, landscape, predict};
+use cifar::{bench, compare, eval, export, fetch, interrupt, landscape, newcomer, predict, report};
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// VGG networks of variational units on CIFAR-10. Without a command: train with the preset that suits the machine.
+/// VGG networks of variational units on CIFAR-10. Without a command: a first look, which trains and compares two of them.
 #[derive(Parser)]
 #[command(version, args_override_self = true)]
 struct Cli {
@@ -26,12 +27,20 @@ struct Cli {
 enum Command {
     /// Train a network, or go on training one.
     Train(Box<train::Args>),
+    /// Measure how well a trained network predicts: with noise and without, tempered and not.
+    Eval(eval::Args),
+    /// Compare runs: the paper's figure, a table over seeds, a report.
+    Compare(compare::Args),
+    /// Describe a run in one HTML file.
+    Report(report::Args),
     /// Draw the loss around the trained weights of a layer, beside what the posterior says of it.
     Landscape(landscape::Args),
     /// Say what is in pictures, and how sure the network is.
     Predict(predict::Args),
     /// Write a trained network as a folder for the Hugging Face hub.
     Export(export::Args),
+    /// Train the baseline and the paper's network and compare them: what happens without a command.
+    FirstLook(Box<newcomer::Args>),
     /// Download CIFAR-10 and verify it.
     Fetch(fetch::Args),
     /// Time training on this machine: steps, images a second, memory, and how long an epoch takes.
@@ -48,6 +57,7 @@ fn main() -> ExitCode {
     log(cli.verbose);
     match run(cli.command) {
         Ok(code) => code,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt::EXIT_CODE),
         Err(error) => {
             eprintln!("error: {}", with_causes(&error));
             ExitCode::FAILURE
@@ -71,26 +81,31 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 fn run(command: Option<Command>) -> Result<ExitCode> {
-    let command = command.unwrap_or_else(|| Command::Train(Box::default()));
+    let command = command.unwrap_or_else(|| Command::FirstLook(Box::default()));
     match command {
-        Command::Train(args) => return Ok(exit_code(train::run(&args)?)),
-        Command::Landscape(args) => return Ok(exit_code(landscape::run(&args)?)),
+        Command::Train(args) => completed(train::run(&args)?)?,
+        Command::Eval(args) => eval::run(&args)?,
+        Command::Compare(args) => compare::run(&args)?,
+        Command::Report(args) => report::run(&args)?,
+        Command::Landscape(args) => completed(landscape::run(&args)?)?,
         Command::Predict(args) => {
             if !predict::run(&args)? {
                 return Ok(ExitCode::FAILURE);
             }
         }
         Command::Export(args) => export::run(&args)?,
+        Command::FirstLook(args) => newcomer::run(&args)?,
         Command::Fetch(args) => fetch::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn exit_code(outcome: Outcome) -> ExitCode {
+/// Whether work was done to its end.
+fn completed(outcome: Outcome) -> Result<()> {
     match outcome {
-        Outcome::Finished => ExitCode::SUCCESS,
-        Outcome::Interrupted => ExitCode::from(interrupt::EXIT_CODE),
+        Outcome::Finished => Ok(()),
+        Outcome::Interrupted => Err(Interrupted.into()),
     }
 }
 

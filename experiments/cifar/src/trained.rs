@@ -96,9 +96,20 @@ impl Trained {
 
     /// The data set it was trained on, from this folder if one is named.
     pub fn dataset(&self, data_dir: Option<&Path>) -> Result<Dataset> {
+        self.dataset_with(data_dir, None)
+    }
+
+    /// The data set it was trained on, with so many test images if that is said; 0 for all.
+    pub fn dataset_with(
+        &self,
+        data_dir: Option<&Path>,
+        test_images: Option<usize>,
+    ) -> Result<Dataset> {
         let stored = self.config.machine.data_dir.as_deref();
         let folder = data_dir.or(stored).map(Path::to_path_buf);
-        let set = data::load(&self.config.settings.data_request(folder))?;
+        let mut settings = self.config.settings.clone();
+        settings.test_images = test_images.unwrap_or(settings.test_images);
+        let set = data::load(&settings.data_request(folder))?;
         ensure!(
             set.interface().fits(&self.config.interface),
             "{} was trained on other images than {} now holds",

@@ -184,6 +184,22 @@ impl Section {
         Ok(self)
     }
 
+    /// A drawing that is an SVG file already. It stays apart from the page: its styles do not reach out, and nothing in it runs or
+    /// loads. On a small screen it scrolls rather than becoming too small to read.
+    pub fn drawing(mut self, svg: &str, alternative: &str, caption: impl AsRef<str>) -> Self {
+        self.body += &format!(
+            "<figure>\n<div class=\"card drawing\"><img alt=\"{}\" src=\"data:image/svg+xml;base64,{}\"></div>\n",
+            escape(alternative),
+            STANDARD.encode(svg)
+        );
+        let caption = caption.as_ref();
+        if !caption.is_empty() {
+            self.body += &format!("<figcaption>{}</figcaption>\n", inline(caption));
+        }
+        self.body += "</figure>\n";
+        self
+    }
+
     /// Small pictures side by side, each with a caption: RGB bytes, row by row.
     pub fn pictures(mut self, pictures: &[Picture<'_>]) -> Result<Self> {
         let mut body = String::from("<div class=\"pictures\">\n");
@@ -274,7 +290,12 @@ mod tests {
                         rgb: &[1, 2, 3],
                         caption: "cat > dog",
                     }])
-                    .unwrap(),
+                    .unwrap()
+                    .drawing(
+                        "<svg xmlns=\"http://www.w3.org/2000/svg\"/>",
+                        "a \"drawing\"",
+                        "<c>",
+                    ),
             )
     }
 
@@ -325,6 +346,18 @@ mod tests {
         ] {
             assert!(!html.contains(reference), "{reference}");
         }
+    }
+
+    #[test]
+    fn a_drawing_is_kept_as_it_is() {
+        let svg = "<svg xmlns=\"http://www.w3.org/2000/svg\"><script/></svg>";
+        let html = Report::new("")
+            .section(Section::new("").drawing(svg, "", ""))
+            .html();
+        let (_, rest) = html.split_once("data:image/svg+xml;base64,").unwrap();
+        let (data, _) = rest.split_once('"').unwrap();
+        assert_eq!(STANDARD.decode(data).unwrap(), svg.as_bytes());
+        assert!(!html.contains("<script"));
     }
 
     #[test]

@@ -16,8 +16,8 @@ const IMAGES_ON_CPU: usize = 32;
 /// A pass without gradients costs about a third of a step of training.
 const EVALUATION: f64 = 1.0 / 3.0;
 
-/// Seconds that all epochs will take. The network that is timed is thrown away.
-pub(super) fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
+/// Seconds that all epochs will take, from a few steps. The network that is timed is thrown away.
+pub fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
     let timed = Settings {
         batch: if device.is_cpu() {
             settings.batch.min(IMAGES_ON_CPU)

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use vmf_candle::{Collapse, Thresholds};
 
-pub(crate) use show::duration;
+pub use estimate::seconds as estimated_seconds;
+pub use show::duration;
 pub use trainer::Trainer;
 
 use crate::data::{self, Dataset};

@@ -51,7 +51,7 @@ pub(super) fn beginning(
 }
 
 /// A duration in the largest unit that says enough.
-pub(crate) fn duration(time: Duration) -> String {
+pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
         s if s < 90.0 => format!("{s:.0} s"),
