@@ -143,6 +143,7 @@ pub(super) fn forward_pooled(
 }
 
 /// The gradient of the pass with pooling: writes du and returns dsigma. The noise must be [readable](is_readable) off y.
+#[allow(clippy::too_many_arguments)] // the operation's own operands
 pub(super) fn backward_pooled(
     isa: Isa,
     config: &Config,
