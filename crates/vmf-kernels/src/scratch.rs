@@ -1,11 +1,15 @@
-//! Scratch memory that outlives a call, so that kernels do not pay for fresh pages each time.
+//! Memory that outlives a call, so that kernels do not pay for fresh pages, nor for clearing them, each time.
 //!
 //! A buffer of tens of megabytes that is allocated and freed in every call costs a page fault per 4 KB, more than
-//! the arithmetic done on it. Each thread therefore keeps the buffers it has used. A buffer is taken out of the
-//! thread's store while in use, so calls may nest (a worker that waits may run another task meanwhile).
+//! the arithmetic done on it. Buffers are therefore kept when they are dropped, and handed out again: small ones by the
+//! thread that used them, in whose cache they are, large ones to whoever asks. A buffer that nobody has asked for in a
+//! long time is freed. While in use a buffer is in no store, so calls may nest (a worker that waits may run another
+//! task meanwhile).
 
 use std::cell::RefCell;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
 
 /// One cache line, which gives buffers their alignment.
 #[derive(Clone, Copy)]
@@ -14,44 +18,72 @@ struct Line([f32; LINE]);
 
 const LINE: usize = 16;
 
-thread_local! {
-    static STORE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+/// Lines of a large buffer: a megabyte, more than a core's own cache keeps.
+const LARGE: usize = 1 << 14;
+/// Requests that an idle buffer waits for: some dozens of training steps.
+const PATIENCE: u64 = 1 << 14;
+
+/// Buffers that are not in use.
+struct Store {
+    requests: u64,
+    /// Each with the number of the last request before it was returned.
+    idle: Vec<(u64, Vec<Line>)>,
 }
 
-/// A borrowed buffer of `f32`, 64-byte aligned, with unspecified contents; it returns to its thread when dropped.
-pub(crate) struct Scratch {
+impl Store {
+    const fn new() -> Self {
+        Store {
+            requests: 0,
+            idle: Vec::new(),
+        }
+    }
+
+    /// The smallest buffer that holds this many lines, unless it is more than twice as long.
+    fn take(&mut self, wanted: usize) -> Option<Vec<Line>> {
+        self.requests += 1;
+        let expired = self.requests.saturating_sub(PATIENCE);
+        self.idle.retain(|(returned, _)| *returned >= expired);
+        let fits = |lines: usize| wanted <= lines && lines <= 2 * wanted;
+        let best = (0..self.idle.len())
+            .filter(|&i| fits(self.idle[i].1.len()))
+            .min_by_key(|&i| self.idle[i].1.len())?;
+        Some(self.idle.swap_remove(best).1)
+    }
+
+    fn put(&mut self, lines: Vec<Line>) {
+        self.idle.push((self.requests, lines));
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Store> = const { RefCell::new(Store::new()) };
+}
+static COMMON: Mutex<Store> = Mutex::new(Store::new());
+
+/// Does something with the store for buffers of this many lines; nothing where the thread's own is gone, at its exit.
+fn with_store<T>(lines: usize, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
+    if lines >= LARGE {
+        return Some(f(&mut COMMON
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)));
+    }
+    OWN.try_with(|store| f(&mut store.borrow_mut())).ok()
+}
+
+/// A buffer of `f32`, 64-byte aligned, with unspecified contents; its memory is used again when it is dropped.
+#[derive(Default)]
+pub struct Scratch {
     lines: Vec<Line>,
     len: usize,
 }
 
 impl Scratch {
     /// A buffer of `len` numbers whose values are whatever the last user left.
-    pub(crate) fn take(len: usize) -> Scratch {
+    pub fn take(len: usize) -> Scratch {
         let wanted = len.div_ceil(LINE);
-        let mut lines = STORE
-            .try_with(|store| {
-                let mut store = store.borrow_mut();
-                // The smallest that fits; otherwise the largest, which grows.
-                let best = (0..store.len()).min_by_key(|&i| {
-                    let lines = store[i].len();
-                    (
-                        lines < wanted,
-                        if lines < wanted {
-                            usize::MAX - lines
-                        } else {
-                            lines
-                        },
-                    )
-                });
-                best.map(|i| store.swap_remove(i))
-            })
-            .ok()
-            .flatten()
-            .unwrap_or_default();
-        if lines.len() < wanted {
-            // A fresh zeroed allocation costs nothing until touched, unlike a copy of the old contents.
-            lines = vec![Line([0.0; LINE]); wanted];
-        }
+        let lines = with_store(wanted, |store| store.take(wanted)).flatten();
+        // A fresh zeroed allocation costs nothing until touched.
+        let lines = lines.unwrap_or_else(|| vec![Line([0.0; LINE]); wanted]);
         Scratch { lines, len }
     }
 }
@@ -59,8 +91,23 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
-        // At thread exit the store may be gone; the buffer is then simply freed.
-        let _ = STORE.try_with(|store| store.borrow_mut().push(lines));
+        if !lines.is_empty() {
+            with_store(lines.len(), |store| store.put(lines));
+        }
+    }
+}
+
+impl Clone for Scratch {
+    fn clone(&self) -> Self {
+        let mut copy = Scratch::take(self.len);
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 
@@ -131,9 +178,31 @@ mod tests {
         let place = second.as_ptr();
         drop(second);
         assert_eq!(Scratch::take(900).as_ptr(), place);
+        assert_ne!(Scratch::take(100).as_ptr(), place, "far too long");
         drop(first);
         let mut empty = Scratch::take(0);
         assert!(empty.is_empty() && empty.iter_mut().next().is_none());
+    }
+
+    #[test]
+    fn large_buffers_go_to_whoever_asks() {
+        // A length that no other test uses.
+        let len = 16 * LARGE + 16 * 77;
+        let place = Scratch::take(len).as_ptr() as usize;
+        let seen = std::thread::spawn(move || Scratch::take(len).as_ptr() as usize);
+        assert_eq!(seen.join().unwrap(), place);
+    }
+
+    #[test]
+    fn buffers_that_nobody_asks_for_are_freed() {
+        let mut store = Store::new();
+        store.put(vec![Line([0.0; LINE]); 8]);
+        for _ in 0..PATIENCE {
+            assert!(store.take(1).is_none());
+        }
+        assert_eq!(store.idle.len(), 1);
+        assert!(store.take(1).is_none());
+        assert!(store.idle.is_empty());
     }
 
     #[test]

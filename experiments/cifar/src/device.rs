@@ -59,9 +59,26 @@ pub fn use_threads(threads: Option<usize>) -> Result<usize> {
             .num_threads(threads.unwrap_or(0))
             .build_global()
             .context("the threads could not be started")?;
+        limit_candle(rayon::current_num_threads());
         *started = true;
     }
     Ok(rayon::current_num_threads())
+}
+
+/// Candle's own operations have threads beside ours: as many, unless the environment says otherwise, and after an
+/// operation they do not busily wait for the next one, since then it is usually our turn to compute.
+fn limit_candle(threads: usize) {
+    let settings = [
+        ("CANDLE_NUM_THREADS", threads.to_string()),
+        ("CANDLE_BARRIER_POOL_SPIN_LIMIT", "100".to_string()),
+    ];
+    for (name, value) in settings {
+        if std::env::var_os(name).is_none() {
+            // SAFETY: this is called once, before anything is computed, and the threads there are by then (the pool's,
+            // which have nothing to do yet, and the one that waits for signals) do not look at the environment.
+            unsafe { std::env::set_var(name, value) };
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `cifar`: see `--help`.
 
+use std::ffi::{c_int, c_long};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -52,7 +53,19 @@ enum Command {
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Tells mimalloc, which would otherwise return freed memory after a while, to keep it for the next step.
+fn keep_freed_memory() {
+    /// `mi_option_purge_delay` in `mimalloc.h`. A delay of -1 is forever.
+    const PURGE_DELAY: c_int = 15;
+    unsafe extern "C" {
+        fn mi_option_set(option: c_int, value: c_long);
+    }
+    // SAFETY: the function is that of the allocator above, and takes two numbers.
+    unsafe { mi_option_set(PURGE_DELAY, -1) };
+}
+
 fn main() -> ExitCode {
+    keep_freed_memory();
     let cli = Cli::parse();
     log(cli.verbose);
     match run(cli.command) {

@@ -310,10 +310,9 @@ fn sum_of_squares(tensor: &Tensor) -> Result<Option<f64>> {
     let (storage, layout) = tensor.storage_and_layout();
     let range = layout.contiguous_offsets();
     let sum = match (&*storage, range) {
-        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => values[start..end]
-            .iter()
-            .map(|&value| f64::from(value) * f64::from(value))
-            .sum(),
+        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => {
+            vmf_kernels::adam::sum_of_squares(&values[start..end])
+        }
         (Storage::Cpu(CpuStorage::F64(values)), Some((start, end))) => {
             if values[start..end].iter().any(|value| !value.is_finite()) {
                 return Ok(None);

@@ -233,6 +233,32 @@ impl Kernel for Step<'_> {
     }
 }
 
+/// The sum of the squares of all elements: not finite if one of them is not, or if the sum is too large.
+///
+/// The result is the same, bit for bit, for any number of threads.
+pub fn sum_of_squares(values: &[f32]) -> f64 {
+    struct Squares<'a>(&'a [f32]);
+    impl Kernel for Squares<'_> {
+        type Output = f64;
+        #[inline(always)]
+        fn run<S: Simd>(self) -> f64 {
+            const LANES: usize = 8;
+            let mut sums = [0.0; LANES];
+            for strip in self.0.chunks(LANES) {
+                for (sum, &x) in sums.iter_mut().zip(strip) {
+                    *sum = S::mul_add_f64(x.into(), x.into(), *sum);
+                }
+            }
+            sums.iter().sum()
+        }
+    }
+    let parts: Vec<f64> = values
+        .par_chunks(TASK)
+        .map(|values| dispatch_to(Isa::current(), Squares(values)))
+        .collect();
+    parts.iter().sum()
+}
+
 /// The dot product in single-precision lanes, whose sums over blocks are added in double precision.
 #[inline(always)]
 fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f64 {
@@ -301,6 +327,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn squares_are_summed_in_double_precision() {
+        let values: Vec<f32> = (0..100_003).map(|i| 1e15 + i as f32).collect();
+        let expected: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
+        let sums = [1, 2, 3].map(|threads| with_threads(threads, || sum_of_squares(&values)));
+        assert!((sums[0] / expected - 1.0).abs() < 1e-10);
+        assert_eq!(sums, [sums[0]; 3]);
+        assert_eq!(sum_of_squares(&[]), 0.0);
+        assert!(!sum_of_squares(&[1.0, f32::NAN, 2.0]).is_finite());
+        assert!(!sum_of_squares(&[f32::INFINITY]).is_finite());
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod launches;
 use crate::element::{Element, Real};
 use crate::error::{Error, check_length};
 use crate::noise::Noise;
+use crate::pool::PoolShape;
 use crate::simd::Isa;
 
 /// Where an element of the logical tensor (N, C, S) is kept in memory.
@@ -270,6 +271,56 @@ pub fn backward_eval<E: Element>(
         dy,
         du,
     ))
+}
+
+/// The statistics of a batch, for [`forward_pooled`].
+pub(crate) fn statistics(config: &Config, u: &[f32]) -> Result<Statistics, Error> {
+    check::<f32>(config, None, &[("u", u.len())])?;
+    Ok(cpu::statistics(Isa::current(), config.shape, u))
+}
+
+/// The forward pass followed by maximum pooling with windows side by side, in the layout HWNC: writes the pooled y, and in
+/// `tap` which value of each window it is.
+pub(crate) fn forward_pooled(
+    config: &Config,
+    noise: Option<NoiseTerm<f32>>,
+    statistics: &Statistics,
+    pool: &PoolShape,
+    u: &[f32],
+    y: &mut [f32],
+    tap: &mut [u8],
+) -> Result<(), Error> {
+    check(config, noise, &[("u", u.len())])?;
+    check_statistics(config, statistics)?;
+    check_length("y", y.len(), pool.output_len())?;
+    check_length("tap", tap.len(), pool.output_len())?;
+    let isa = Isa::current();
+    cpu::forward_pooled(isa, config, noise, statistics, pool, u, y, tap);
+    Ok(())
+}
+
+/// The gradient of [`forward_pooled`] with the statistics of the batch: writes du and returns dsigma. `saved.y` is the
+/// pooled y. `None`, with nothing written, where sigma is too small for the noise to be read off y.
+pub(crate) fn backward_pooled(
+    config: &Config,
+    noise: Option<NoiseTerm<f32>>,
+    saved: Saved<f32>,
+    pool: &PoolShape,
+    tap: &[u8],
+    dy: &[f32],
+    du: &mut [f32],
+) -> Result<Option<Vec<f32>>, Error> {
+    check(config, noise, &[("u", saved.u.len()), ("du", du.len())])?;
+    check_statistics(config, saved.statistics)?;
+    for (name, length) in [("y", saved.y.len()), ("tap", tap.len()), ("dy", dy.len())] {
+        check_length(name, length, pool.output_len())?;
+    }
+    if !noise.is_none_or(cpu::is_readable) {
+        return Ok(None);
+    }
+    let isa = Isa::current();
+    let dsigma = cpu::backward_pooled(isa, config, noise, saved, pool, tap, dy, du);
+    Ok(Some(dsigma))
 }
 
 fn check<R: Real>(

@@ -47,8 +47,7 @@ pub(super) fn forward(
         .for_each(|(y, to)| {
             let rows = width * shape.batch;
             let mut gathered = Scratch::take(rows * depth);
-            let places: Vec<usize> = (0..depth).collect();
-            gather(shape, input, y, &places, depth, &mut gathered);
+            gather(shape, input, y, 0..depth, depth, &mut gathered);
             for panel in 0..panels {
                 let product = Product {
                     segments: &[(0, 0)],
@@ -72,60 +71,43 @@ pub(super) fn forward(
 
 /// The gathered input of some output rows in panels `[panel][row][width]`, for the weight gradient.
 pub(super) fn pack(shape: &ConvShape, input: &[f32], out: Range<usize>, width: usize) -> Scratch {
-    let per_row = shape.output()[1] * shape.batch;
+    let (depth, per_row) = (channels(shape), shape.output()[1] * shape.batch);
     let rows = out.len() * per_row;
-    let mut packed = Scratch::take(channels(shape).next_multiple_of(width) * rows);
-    let places: Vec<usize> = (0..channels(shape))
-        .map(|k| k / width * rows * width + k % width)
-        .collect();
-    for (i, y) in out.enumerate() {
-        gather(
-            shape,
-            input,
-            y,
-            &places,
-            width,
-            &mut packed[i * per_row * width..],
-        );
-    }
+    let mut packed = Scratch::take(depth.next_multiple_of(width) * rows);
+    packed
+        .par_chunks_mut(rows * width)
+        .enumerate()
+        .for_each(|(panel, to)| {
+            let columns = panel * width..depth.min((panel + 1) * width);
+            to.par_chunks_mut(per_row * width)
+                .zip(out.clone())
+                .for_each(|(to, y)| gather(shape, input, y, columns.clone(), width, to));
+        });
     packed
 }
 
-/// Writes what the outputs of row `y` see: element `(channel, tap)` of row `(x, image)` goes to its place plus
-/// `row * stride`.
+/// Writes what the outputs of row `y` see: columns, each a channel through a tap, of rows `(x, image)`, `stride` apart.
 fn gather(
     shape: &ConvShape,
     input: &[f32],
     y: usize,
-    places: &[usize],
+    columns: Range<usize>,
     stride: usize,
     to: &mut [f32],
 ) {
     let (taps, channels) = (shape.taps(), shape.in_channels);
-    for x in 0..shape.output()[1] {
-        for tap in 0..taps {
-            let source = shape.source([y, x], [tap / shape.kernel[1], tap % shape.kernel[1]]);
-            let places = &places[tap..];
-            let first = x * shape.batch;
-            match source {
-                Some([sy, sx]) => {
-                    let from = (sy * shape.input[1] + sx) * shape.batch * channels;
-                    let from = &input[from..][..shape.batch * channels];
-                    for (image, pixel) in from.chunks_exact(channels).enumerate() {
-                        let row = (first + image) * stride;
-                        for (value, place) in pixel.iter().zip(places.iter().step_by(taps)) {
-                            to[place + row] = *value;
-                        }
-                    }
-                }
-                None => {
-                    for image in 0..shape.batch {
-                        let row = (first + image) * stride;
-                        for place in places.iter().step_by(taps) {
-                            to[place + row] = 0.0;
-                        }
-                    }
-                }
+    // Where each column is for the first image.
+    let mut places = Vec::with_capacity(columns.len());
+    for (x, to) in to.chunks_exact_mut(shape.batch * stride).enumerate() {
+        places.clear();
+        places.extend(columns.clone().map(|column| {
+            let (channel, tap) = (column / taps, column % taps);
+            let [sy, sx] = shape.source([y, x], [tap / shape.kernel[1], tap % shape.kernel[1]])?;
+            Some((sy * shape.input[1] + sx) * shape.batch * channels + channel)
+        }));
+        for (image, to) in to.chunks_exact_mut(stride).enumerate() {
+            for (to, place) in to.iter_mut().zip(&places) {
+                *to = place.map_or(0.0, |place| input[place + image * channels]);
             }
         }
     }

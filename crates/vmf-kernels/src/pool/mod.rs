@@ -185,22 +185,37 @@ impl Kernel for MaxForward<'_> {
             .enumerate()
         {
             shape.window([self.row, col], &mut seen);
-            for (strip, (y, tap)) in y.chunks_mut(STRIP).zip(tap.chunks_mut(STRIP)).enumerate() {
-                let mut best = [f32::NEG_INFINITY; STRIP];
-                let mut which = [seen.first().map_or(0, |first| first.0); STRIP];
-                for &(number, position) in &seen {
-                    let x = &self.x[position * lanes + strip * STRIP..][..y.len()];
-                    for ((best, which), &x) in best.iter_mut().zip(&mut which).zip(x) {
-                        let larger = x > *best || x.is_nan();
-                        *best = if larger { x } else { *best };
-                        *which = if larger { number } else { *which };
-                    }
-                }
-                y.copy_from_slice(&best[..y.len()]);
-                for (tap, which) in tap.iter_mut().zip(which) {
-                    *tap = which as u8;
-                }
+            let taps = seen
+                .iter()
+                .map(|&(number, position)| (number as u8, &self.x[position * lanes..][..lanes]));
+            maxima(taps, y, tap);
+        }
+    }
+}
+
+/// The maximum of each lane over some rows of values, and the number of the row it is in.
+#[inline(always)]
+pub(crate) fn maxima<'a>(
+    rows: impl Iterator<Item = (u8, &'a [f32])> + Clone,
+    y: &mut [f32],
+    number: &mut [u8],
+) {
+    let first = rows.clone().next().map_or(0, |(number, _)| number);
+    let strips = y.chunks_mut(STRIP).zip(number.chunks_mut(STRIP));
+    for (strip, (y, number)) in strips.enumerate() {
+        let mut best = [f32::NEG_INFINITY; STRIP];
+        let mut which = [u32::from(first); STRIP];
+        for (number, row) in rows.clone() {
+            let row = &row[strip * STRIP..][..y.len()];
+            for ((best, which), &x) in best.iter_mut().zip(&mut which).zip(row) {
+                let larger = x > *best || x.is_nan();
+                *best = if larger { x } else { *best };
+                *which = if larger { u32::from(number) } else { *which };
             }
+        }
+        y.copy_from_slice(&best[..y.len()]);
+        for (number, which) in number.iter_mut().zip(which) {
+            *number = which as u8;
         }
     }
 }

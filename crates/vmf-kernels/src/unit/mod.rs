@@ -17,6 +17,7 @@
 use crate::bn_noise::{self, Layout, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
+use crate::on_pool;
 use crate::pool::{Pool, PoolShape};
 use crate::scratch::Scratch;
 use rayon::prelude::*;
@@ -33,7 +34,7 @@ pub struct Unit {
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     /// The convolution, [`Unit::conv_len`] elements.
-    pub u: Vec<f32>,
+    pub u: Scratch,
     /// With pooling, which element of each window was the largest; empty without.
     pub tap: Vec<u8>,
     /// The statistics of the batch.
@@ -125,7 +126,7 @@ impl Unit {
 
     /// Normalizes with the statistics of the batch, writes y, and leaves in `kept` what the backward pass needs.
     ///
-    /// The vectors in `kept` are reused, so a training loop that passes the same one again allocates nothing.
+    /// The memory in `kept` is used again, by this unit or another, so a training loop allocates nothing.
     pub fn forward_train(
         &self,
         noise: Option<NoiseTerm<f32>>,
@@ -134,22 +135,34 @@ impl Unit {
         y: &mut [f32],
         kept: &mut Kept,
     ) -> Result<(), Error> {
-        check_length("y", y.len(), self.output_len())?;
-        kept.u.resize(self.conv_len(), 0.0);
-        self.conv.forward(x, w, &mut kept.u)?;
-        match self.pool {
-            None => {
-                kept.tap.clear();
-                kept.statistics = bn_noise::forward_train(&self.norm, noise, &kept.u, y)?;
+        on_pool(|| {
+            check_length("y", y.len(), self.output_len())?;
+            if kept.u.len() != self.conv_len() {
+                kept.u = Scratch::take(self.conv_len());
             }
-            Some(pool) => {
-                kept.tap.resize(self.output_len(), 0);
-                let mut whole = Scratch::take(self.conv_len());
-                kept.statistics = bn_noise::forward_train(&self.norm, noise, &kept.u, &mut whole)?;
-                pool.max_forward(&whole, y, &mut kept.tap)?;
+            self.conv.forward(x, w, &mut kept.u)?;
+            match self.pool {
+                None => {
+                    kept.tap.clear();
+                    kept.statistics = bn_noise::forward_train(&self.norm, noise, &kept.u, y)?;
+                }
+                Some(pool) => {
+                    kept.tap.resize(self.output_len(), 0);
+                    kept.statistics = bn_noise::statistics(&self.norm, &kept.u)?;
+                    let (tap, statistics) = (&mut kept.tap, &kept.statistics);
+                    bn_noise::forward_pooled(
+                        &self.norm,
+                        noise,
+                        statistics,
+                        pool.shape(),
+                        &kept.u,
+                        y,
+                        tap,
+                    )?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Normalizes with given statistics, usually running estimates, and writes y.
@@ -161,17 +174,26 @@ impl Unit {
         w: &[f32],
         y: &mut [f32],
     ) -> Result<(), Error> {
-        check_length("y", y.len(), self.output_len())?;
-        let mut u = Scratch::take(self.conv_len());
-        self.conv.forward(x, w, &mut u)?;
-        match self.pool {
-            None => bn_noise::forward_eval(&self.norm, noise, statistics, &u, y),
-            Some(pool) => {
-                let mut whole = Scratch::take(self.conv_len());
-                bn_noise::forward_eval(&self.norm, noise, statistics, &u, &mut whole)?;
-                pool.max(&whole, y)
+        on_pool(|| {
+            check_length("y", y.len(), self.output_len())?;
+            let mut u = Scratch::take(self.conv_len());
+            self.conv.forward(x, w, &mut u)?;
+            match self.pool {
+                None => bn_noise::forward_eval(&self.norm, noise, statistics, &u, y),
+                Some(pool) => {
+                    let tap = &mut vec![0; y.len()];
+                    bn_noise::forward_pooled(
+                        &self.norm,
+                        noise,
+                        statistics,
+                        pool.shape(),
+                        &u,
+                        y,
+                        tap,
+                    )
+                }
             }
-        }
+        })
     }
 
     /// The gradients of [`forward_train`](Unit::forward_train); returns dsigma, one value for each scale of `noise`.
@@ -184,36 +206,48 @@ impl Unit {
         dy: &[f32],
         gradients: Gradients,
     ) -> Result<Vec<f32>, Error> {
-        check_length("y", saved.y.len(), self.output_len())?;
-        check_length("dy", dy.len(), self.output_len())?;
-        check_length("kept.u", saved.kept.u.len(), self.conv_len())?;
-        let mut du = Scratch::take(self.conv_len());
-        let dsigma = match self.pool {
-            None => {
-                let inner = bn_noise::Saved {
-                    u: &saved.kept.u,
-                    y: saved.y,
-                    statistics: &saved.kept.statistics,
-                };
-                bn_noise::backward(&self.norm, noise, inner, dy, &mut du)?
+        on_pool(|| {
+            check_length("y", saved.y.len(), self.output_len())?;
+            check_length("dy", dy.len(), self.output_len())?;
+            check_length("kept.u", saved.kept.u.len(), self.conv_len())?;
+            let mut du = Scratch::take(self.conv_len());
+            let dsigma = self.backward_norm(noise, &saved, dy, &mut du)?;
+            self.conv.weight_gradient(saved.x, &du, gradients.dw)?;
+            if let Some(dx) = gradients.dx {
+                self.conv.input_gradient(&du, saved.w, dx)?;
             }
-            Some(pool) => {
-                let mut whole = Scratch::take(self.conv_len());
-                self.unpool(pool, &saved, dy, &mut whole)?;
-                let inner = bn_noise::Saved {
-                    u: &saved.kept.u,
-                    y: &[],
-                    statistics: &saved.kept.statistics,
-                };
-                // `unpool` has applied ReLU's mask.
-                bn_noise::backward(&self.norm.relu(false), noise, inner, &whole, &mut du)?
-            }
+            Ok(dsigma)
+        })
+    }
+
+    /// The gradient by the convolution u, and dsigma.
+    fn backward_norm(
+        &self,
+        noise: Option<NoiseTerm<f32>>,
+        saved: &Saved,
+        dy: &[f32],
+        du: &mut [f32],
+    ) -> Result<Vec<f32>, Error> {
+        let Kept { u, tap, statistics } = saved.kept;
+        let inner = bn_noise::Saved {
+            u,
+            y: saved.y,
+            statistics,
         };
-        self.conv.weight_gradient(saved.x, &du, gradients.dw)?;
-        if let Some(dx) = gradients.dx {
-            self.conv.input_gradient(&du, saved.w, dx)?;
+        let Some(pool) = self.pool else {
+            return bn_noise::backward(&self.norm, noise, inner, dy, du);
+        };
+        let shape = pool.shape();
+        if let Some(dsigma) =
+            bn_noise::backward_pooled(&self.norm, noise, inner, shape, tap, dy, du)?
+        {
+            return Ok(dsigma);
         }
-        Ok(dsigma)
+        let mut whole = Scratch::take(self.conv_len());
+        self.unpool(pool, saved, dy, &mut whole)?;
+        let inner = bn_noise::Saved { y: &[], ..inner };
+        // `unpool` has applied ReLU's mask.
+        bn_noise::backward(&self.norm.relu(false), noise, inner, &whole, du)
     }
 
     /// The gradient before pooling and ReLU.

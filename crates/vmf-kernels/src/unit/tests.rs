@@ -224,6 +224,78 @@ fn evaluation_with_the_batch_statistics_is_the_training_pass() {
     }
 }
 
+/// A unit of random shape with pooling, and the same in parts: the unit without pooling, then the pooling by itself.
+///
+/// The parts regenerate the noise in the backward pass where the fused one reads it off y, and they take the small sigma
+/// that the fused one cannot.
+#[test]
+fn fused_pooling_is_pooling_of_the_unpooled_unit() {
+    let mut rng = Rng::new(12);
+    for case in 0..40 {
+        let window = rng.between(1, 3);
+        let size = [window + rng.between(0, 9), window + rng.between(0, 9)];
+        let shape = ConvShape::same(rng.between(1, 9), 2, rng.between(1, 40), size, 3);
+        let relu = case % 2 == 0;
+        let sigma = [if case % 5 == 0 { 1e-3 } else { 0.4 }];
+        let what = format!("{shape:?} window {window} relu {relu} sigma {sigma:?}");
+        let parts = Unit::new(Conv2d::new(shape).unwrap()).relu(relu);
+        let unit = parts.max_pool(window).unwrap();
+        let key = NoiseKey {
+            seed: rng.next(),
+            ..NoiseKey::default()
+        };
+        let noise = (case % 3 > 0).then(|| NoiseTerm {
+            noise: Noise::new(key),
+            sigma: &sigma,
+        });
+        let x = rng.normals(shape.input_len());
+        let w = rng.normals(shape.weight_len());
+        let dy = rng.normals(unit.output_len());
+
+        let (mut y, mut kept) = (vec![f32::NAN; dy.len()], Kept::default());
+        unit.forward_train(noise, &x, &w, &mut y, &mut kept)
+            .unwrap();
+        let (mut whole, mut kept_whole) = (vec![0.0; parts.output_len()], Kept::default());
+        parts
+            .forward_train(noise, &x, &w, &mut whole, &mut kept_whole)
+            .unwrap();
+        let pool = unit.pool.unwrap();
+        let (mut pooled, mut tap) = (vec![0.0; dy.len()], vec![0; dy.len()]);
+        pool.max_forward(&whole, &mut pooled, &mut tap).unwrap();
+        assert_eq!((&y, &kept.tap), (&pooled, &tap), "{what}");
+
+        let mut du = vec![f32::NAN; parts.output_len()];
+        let saved = Saved {
+            x: &x,
+            w: &w,
+            y: &y,
+            kept: &kept,
+        };
+        let dsigma = unit.backward_norm(noise, &saved, &dy, &mut du).unwrap();
+        let mut dwhole = vec![0.0; whole.len()];
+        pool.max_backward(&tap, &dy, &mut dwhole).unwrap();
+        for (dwhole, y) in dwhole.iter_mut().zip(&whole) {
+            *dwhole = if relu && *y <= 0.0 { 0.0 } else { *dwhole };
+        }
+        let inner = bn_noise::Saved {
+            u: &kept_whole.u,
+            y: &[],
+            statistics: &kept_whole.statistics,
+        };
+        let mut expected = vec![0.0; whole.len()];
+        let norm = parts.norm.relu(false);
+        let expected_dsigma =
+            bn_noise::backward(&norm, noise, inner, &dwhole, &mut expected).unwrap();
+        assert_close(&du, &double(&expected), 1e-5, &what);
+        // A sum of g z over all elements, whose terms are of the size of z.
+        let size = (dy.len() as f32).sqrt();
+        for (found, expected) in dsigma.iter().zip(&expected_dsigma) {
+            assert!((found - expected).abs() < 1e-4 * size, "{what}");
+        }
+        assert_eq!(dsigma.len(), expected_dsigma.len(), "{what}");
+    }
+}
+
 /// Two units and a step of Adam, repeated: a small network learns to fit random targets.
 fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
     with_threads(threads, || {

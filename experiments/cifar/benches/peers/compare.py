@@ -3,49 +3,84 @@
     cargo build --release -p cifar
     python experiments/cifar/benches/peers/compare.py --torch-python PYTHON --out docs/benchmarks/DATE-MACHINE
 
-PYTHON is an interpreter with PyTorch; everything else needs the standard library alone. The programs take turns, several
-rounds of each, so that all see the same machine; the fastest counts. One thread is timed by the processor time of the
-program, which other programs on the machine do not lengthen; several threads by wall time.
+PYTHON is an interpreter with PyTorch; everything else needs the standard library alone. The whole comparison takes some
+five minutes on two cores. It may be stopped at any time: every measurement is appended to OUT/raw.jsonl as it is made, and
+the same command goes on where it was. `--seconds 80` stops by itself, `--only quarter stock` leaves other cases out.
+
+The programs take turns, round after round, so that all see the same machine; the fastest counts. One thread is timed by the
+processor time of the program, which other programs on the machine do not lengthen; several threads by wall time.
 """
 
 import argparse
 import datetime
+import hashlib
 import json
 import pathlib
 import platform
 import subprocess
+import sys
+import time
+from dataclasses import dataclass
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
-METRICS = ["forward_ms", "backward_ms", "optimizer_ms", "step_ms", "evaluation_ms"]
+TIMES = ["forward_ms", "backward_ms", "optimizer_ms", "step_ms", "evaluation_ms"]
+OURS, STOCK = "vmf-candle", "stock Candle"
+TORCH = {"PyTorch, NCHW": "nchw", "PyTorch, channels last": "channels_last"}
 
 
-def run(command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+@dataclass(frozen=True)
+class Case:
+    """What all programs compute: a network and a number of threads."""
+
+    name: str
+    threads: int
+    width: float
+    noise: bool
+
+    def __str__(self):
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{threads}, width {self.width:g}, {'noise' if self.noise else 'no noise'}"
 
 
-def merge(best, report):
-    """Keeps the fastest of each time, and everything else of the last run."""
-    if best is None:
-        return report
-    merged = dict(report)
-    for metric in METRICS:
-        merged[metric] = min(best[metric], report[metric])
-    return merged
+@dataclass(frozen=True)
+class Run:
+    """One program on one case, in one round."""
+
+    round: int
+    case: Case
+    program: str
+    steps: int
+
+    def command(self, args):
+        case = self.case
+        flags = ["--batch", args.batch, "--width", case.width, "--threads", case.threads, "--steps", self.steps]
+        flags += ["--clock", "cpu" if case.threads == 1 else "wall"]
+        flags += [] if case.noise else ["--no-noise"]
+        if self.program in TORCH:
+            return [args.torch_python, HERE / "torch_vgg.py", *flags, "--layout", TORCH[self.program]]
+        ops = ["--ops", "stock"] if self.program == STOCK else []
+        return [args.cifar, "bench", "--json", *flags, *ops]
+
+    def key(self):
+        return [self.round, self.case.name, self.case.threads, self.program]
 
 
-def commands(args, case, steps):
-    threads, width, noise = case
-    flags = ["--batch", args.batch, "--width", width, "--threads", threads, "--steps", steps]
-    flags += ["--clock", "cpu" if threads == 1 else "wall"]
-    flags += [] if noise else ["--no-noise"]
-    torch = [args.torch_python, HERE / "torch_vgg.py", *flags]
-    return {
-        "vmf-candle": [args.cifar, "bench", "--json", *flags],
-        "PyTorch, NCHW": [*torch, "--layout", "nchw"],
-        "PyTorch, channels last": [*torch, "--layout", "channels_last"],
-    }
+def plan(args):
+    """All runs, in order."""
+    runs = []
+    for round_ in range(args.rounds):
+        for threads in args.threads:
+            full = Case("full", threads, 1.0, True)
+            plain = Case("no-noise", threads, 1.0, False)
+            quarter = Case("quarter", threads, 0.25, True)
+            runs += [Run(round_, full, program, args.steps) for program in [OURS, *TORCH]]
+            # Noise costs a few per cent: both sides of that ratio are measured close to each other.
+            runs.append(Run(round_, plain, OURS, args.steps))
+            runs += [Run(round_, quarter, program, 4 * args.steps) for program in [OURS, *TORCH]]
+    # A step of stock Candle takes seconds, so it takes one, once.
+    runs.append(Run(0, Case("stock", 1, 1.0, True), STOCK, 1))
+    return runs
 
 
 def output_of(command):
@@ -53,125 +88,187 @@ def output_of(command):
     return done.stdout.strip() or "unknown"
 
 
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
+def measure(run, args):
+    command = [str(part) for part in run.command(args)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        sys.exit(f"{command[0]} does not exist: build it with `cargo build --release -p cifar`, or say --torch-python")
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def table(results, args):
-    lines = [
-        "| threads | width | noise | program | forward | backward | optimizer | step | evaluation | memory | step, best PyTorch / this |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for case, programs in results.items():
-        threads, width, noise = case
-        torch = min(r["step_ms"] for name, r in programs.items() if name.startswith("PyTorch"))
-        for name, report in programs.items():
-            times = " | ".join(f"{report[metric]:.1f}" for metric in METRICS)
-            lines.append(
-                f"| {threads} | {width:g} | {'yes' if noise else 'no'} | {name} | {times} "
-                f"| {report['peak_memory_mb']:.0f} | {torch / report['step_ms']:.2f} |"
-            )
-    return "\n".join(lines)
+def load(path, binary):
+    """The measurements there are. They must be of this program."""
+    if not path.exists():
+        return []
+    records = [json.loads(line) for line in path.read_text().splitlines() if line]
+    if any(record["binary"] != binary for record in records):
+        sys.exit(f"{path} holds measurements of another build of cifar: choose another folder, or remove the file")
+    return records
+
+
+def best(records):
+    """Of each program on each case, the fastest of each time and the least memory."""
+    results = {}
+    for record in records:
+        _, name, threads, program = record["run"]
+        report = results.setdefault((name, threads, program), dict(record["report"]))
+        for metric in [*TIMES, "peak_memory_mb"]:
+            report[metric] = min(report[metric], record["report"][metric])
+        if "peak_gflops" in report:
+            report["peak_gflops"] = max(report["peak_gflops"], record["report"]["peak_gflops"])
+    return results
 
 
 def ratios(results):
-    """The statements that the table supports, each with its number."""
+    """What is claimed, with its target and what was measured."""
 
-    def step(threads, width, noise, name, metric="step_ms"):
-        report = results.get((threads, width, noise), {}).get(name)
-        return report and report[metric]
+    def ours(name, threads, metric="step_ms"):
+        return results.get((name, threads, OURS), {}).get(metric)
 
-    def torch(threads, width, noise, metric="step_ms"):
-        programs = results.get((threads, width, noise), {})
-        times = [r[metric] for name, r in programs.items() if name.startswith("PyTorch")]
-        return min(times) if times else None
+    def torch(name, threads, metric="step_ms"):
+        found = [results[key][metric] for key in results if key[:2] == (name, threads) and key[2] in TORCH]
+        return min(found) if found else None
 
-    ours = "vmf-candle"
     rows = []
 
-    def add(text, numerator, denominator):
-        if numerator and denominator:
-            rows.append(f"| {text} | {numerator / denominator:.2f} |")
+    def add(text, over, under, target, at_least=True):
+        if over and under:
+            ratio = over / under
+            met = ratio >= target if at_least else ratio <= target
+            sign = ">=" if at_least else "<="
+            rows.append(f"| {text} | {sign} {target:g} | {ratio:.2f} | {'yes' if met else '**no**'} |")
 
-    for threads in (1, 2):
+    for threads in sorted({key[1] for key in results}):
         many = "1 thread" if threads == 1 else f"{threads} threads"
-        add(f"step, PyTorch's best / ours, {many}", torch(threads, 1.0, True), step(threads, 1.0, True, ours))
-        add(
-            f"evaluation, PyTorch's best / ours, {many}",
-            torch(threads, 1.0, True, "evaluation_ms"),
-            step(threads, 1.0, True, ours, "evaluation_ms"),
-        )
-        add(f"step at width 1/4, PyTorch's best / ours, {many}", torch(threads, 0.25, True), step(threads, 0.25, True, ours))
-        add(f"step, with noise and KL / without, {many}", step(threads, 1.0, True, ours), step(threads, 1.0, False, ours))
-    add("step, stock Candle / ours, 1 thread", step(1, 1.0, True, "Candle, stock"), step(1, 1.0, True, ours))
-    add("step, 1 thread / 2 threads", step(1, 1.0, True, ours), step(2, 1.0, True, ours))
-    memory = results.get((1, 1.0, True), {})
-    if ours in memory:
-        least = min(r["peak_memory_mb"] for name, r in memory.items() if name.startswith("PyTorch"))
-        add("peak memory, PyTorch's least / ours, 1 thread", least, memory[ours]["peak_memory_mb"])
-    return "\n".join(["| ratio | measured |", "|---|---|", *rows])
+        add(f"step: PyTorch's best layout / ours, {many}", torch("full", threads), ours("full", threads), 2)
+        add(f"step at width 1/4: PyTorch's best / ours, {many}", torch("quarter", threads), ours("quarter", threads), 1.5)
+        evaluation = [side("full", threads, "evaluation_ms") for side in (torch, ours)]
+        add(f"evaluation: PyTorch's best / ours, {many}", *evaluation, 2)
+        add(f"step: noise and KL / neither, {many}", ours("full", threads), ours("no-noise", threads), 1.05, False)
+        memory = [side("full", threads, "peak_memory_mb") for side in (ours, torch)]
+        add(f"peak memory: ours / PyTorch's least, {many}", *memory, 1, False)
+    stock = results.get(("stock", 1, STOCK), {}).get("step_ms")
+    add("step: stock Candle / ours, 1 thread", stock, ours("full", 1), 10)
+    add("step: 1 thread / 2 threads, ours", ours("full", 1), ours("full", 2), 1.8)
+    peaks = [ours("full", threads, "peak_gflops") for threads in (2, 1)]
+    if all(peaks):
+        rows.append(f"| multiply-adds in registers: 2 threads / 1 thread | | {peaks[0] / peaks[1]:.2f} | |")
+    return "\n".join(["| ratio | target | measured | met |", "|---|---|---|---|", *rows])
+
+
+def table(results, cases):
+    lines = [
+        "| threads | width | noise | program | forward | backward | optimizer | step | evaluation | memory |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for case in cases:
+        for program in [OURS, *TORCH, STOCK]:
+            report = results.get((case.name, case.threads, program))
+            if report:
+                times = " | ".join(f"{report[metric]:.1f}" for metric in TIMES)
+                lines.append(
+                    f"| {case.threads} | {case.width:g} | {'yes' if case.noise else 'no'} | {program} | {times} "
+                    f"| {report['peak_memory_mb']:.0f} |"
+                )
+    return "\n".join(lines)
+
+
+def processor():
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown processor"
+
+
+def write_readme(args, records, runs):
+    results = best(records)
+    cases = list(dict.fromkeys(run.case for run in runs))
+    peaks = {case.threads: results.get(("full", case.threads, OURS), {}).get("peak_gflops") for case in cases}
+    peaks = ", ".join(f"{peak:.0f} on {threads}" for threads, peak in sorted(peaks.items()) if peak)
+    versions = {record["report"]["version"] for record in records if "version" in record["report"]}
+    commits = ", ".join(sorted({record["commit"] for record in records}))
+    text = [
+        f"# VGG16, batch {args.batch}, f32: training step and evaluation",
+        "",
+        f"{max(record['date'] for record in records)} UTC. {processor()}, {platform.system()} {platform.release()}.",
+        f"PyTorch {', '.join(sorted(versions)) or 'not measured'}; {output_of(['rustc', '--version'])}; commit {commits}.",
+        f"Multiply-adds in registers, GFLOP/s by threads: {peaks or 'not measured'}.",
+        "",
+        f"Fastest of {args.rounds} rounds of {args.steps} steps (four times as many at width 1/4, one of stock Candle), programs in",
+        "turn. Times in ms, memory in MB; 1 thread by processor time, more by wall time. PyTorch's sigma is a constant, and it",
+        "computes no KL. `raw.jsonl` has every measurement.",
+        "",
+        "    python experiments/cifar/benches/peers/compare.py "
+        f"--rounds {args.rounds} --steps {args.steps} --batch {args.batch}",
+        "",
+        ratios(results),
+        "",
+        table(results, cases),
+        "",
+    ]
+    (args.out / "README.md").write_text("\n".join(text))
+    return "\n".join(text)
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", type=pathlib.Path, default=ROOT / "target/release/cifar")
-    parser.add_argument("--torch-python", default="python3")
-    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--torch-python", default="python3", help="an interpreter that has torch")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder to write to, and to go on with")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3, help="steps of a run at full width")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--no-stock", action="store_true", help="leave stock Candle out: one step takes many seconds")
+    parser.add_argument("--only", nargs="+", choices=["full", "no-noise", "quarter", "stock"], help="cases to measure")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no measurement after this time")
     args = parser.parse_args()
+    if not args.cifar.exists():
+        sys.exit(f"{args.cifar} does not exist: build it with `cargo build --release -p cifar`")
 
-    cases = [(threads, width, noise) for threads in args.threads for width in (1.0, 0.25) for noise in (True, False)]
-    results, raw = {case: {} for case in cases}, []
-    for round_ in range(args.rounds):
-        for case in cases:
-            steps = args.steps if case[1] == 1.0 else 4 * args.steps
-            for name, command in commands(args, case, steps).items():
-                report = run(command)
-                raw.append({"round": round_, "program": name, "case": case, **report})
-                results[case][name] = merge(results[case].get(name), report)
-                print(f"{round_} {case} {name}: {report['step_ms']:.1f} ms", flush=True)
-    if not args.no_stock and (1, 1.0, True) in results:
-        command = commands(args, (1, 1.0, True), 1)["vmf-candle"] + ["--ops", "stock"]
-        report = run(command)
-        raw.append({"round": 0, "program": "Candle, stock", "case": (1, 1.0, True), **report})
-        results[(1, 1.0, True)]["Candle, stock"] = report
-
-    version = next(r["version"] for r in raw if "version" in r)
-    threads_note = {c[0]: results[c]["vmf-candle"]["peak_gflops"] for c in cases}
-    peaks = ", ".join(f"{threads} threads {peak:.0f}" for threads, peak in threads_note.items())
-    text = "\n".join(
-        [
-            f"# VGG16, batch {args.batch}, f32: training step and evaluation",
-            "",
-            f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC. {processor()}, {platform.system()} {platform.release()}.",
-            f"PyTorch {version}; {output_of(['rustc', '--version'])}; commit {output_of(['git', 'rev-parse', '--short', 'HEAD'])}.",
-            f"Multiply-adds in registers, GFLOP/s: {peaks}.",
-            "",
-            f"Fastest of {args.rounds} rounds of {args.steps} steps (four times as many at width 1/4), programs in turn. Times in ms,",
-            "memory in MB; 1 thread by processor time, more by wall time. PyTorch's sigma is a constant, and it computes no KL.",
-            "",
-            "    python experiments/cifar/benches/peers/compare.py "
-            f"--rounds {args.rounds} --steps {args.steps} --batch {args.batch}",
-            "",
-            ratios(results),
-            "",
-            table(results, args),
-            "",
-        ]
-    )
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "README.md").write_text(text)
-    with open(args.out / "raw.jsonl", "w") as file:
-        for line in raw:
-            file.write(json.dumps(line) + "\n")
-    print(text)
+    raw = args.out / "raw.jsonl"
+    binary = hashlib.sha256(args.cifar.read_bytes()).hexdigest()[:16]
+    commit = output_of(["git", "rev-parse", "--short", "HEAD"])
+    records = load(raw, binary)
+    runs = plan(args)
+    done = [record["run"] for record in records]
+    wanted = [run for run in runs if not args.only or run.case.name in args.only]
+    left = [run for run in wanted if run.key() not in done]
+    start = time.monotonic()
+    for number, run in enumerate(left):
+        took = {tuple(record["run"][1:]): record["seconds"] for record in records}
+        known = [took.get(tuple(later.key()[1:]), 10.0) for later in left[number:]]
+        if time.monotonic() - start + known[0] > args.seconds:
+            print(f"stopped: {len(left) - number} of {len(wanted)} measurements are left, the same command goes on")
+            break
+        began = time.monotonic()
+        report = measure(run, args)
+        now = datetime.datetime.now(datetime.UTC)
+        record = {
+            "run": run.key(),
+            "report": report,
+            "seconds": round(time.monotonic() - began, 1),
+            "date": f"{now:%Y-%m-%d %H:%M}",
+            "commit": commit,
+            "binary": binary,
+        }
+        records.append(record)
+        with raw.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        place = len(wanted) - len(left) + number + 1
+        print(
+            f"[{place}/{len(wanted)}] {run.case}, {run.program}: {report['step_ms']:.1f} ms; "
+            f"about {sum(known[1:]):.0f} s left",
+            flush=True,
+        )
+    if records:
+        print("\n" + write_readme(args, records, runs))
 
 
 if __name__ == "__main__":

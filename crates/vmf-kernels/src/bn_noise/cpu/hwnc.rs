@@ -28,14 +28,14 @@ pub(super) fn rows_per_task(channels: usize) -> usize {
 }
 
 /// Sums over rows for each channel, kept for each of its repeats.
-struct RowSums<R> {
+pub(super) struct RowSums<R> {
     channels: usize,
-    values: Vec<R>,
+    pub(super) values: Vec<R>,
 }
 
 impl<R: Real> RowSums<R> {
     #[inline(always)]
-    fn new(channels: usize) -> Self {
+    pub(super) fn new(channels: usize) -> Self {
         Self {
             channels,
             values: vec![R::ZERO; channels * repeats(channels)],
@@ -44,7 +44,7 @@ impl<R: Real> RowSums<R> {
 
     /// The sum of channel c.
     #[inline(always)]
-    fn total(&self, channel: usize) -> f64 {
+    pub(super) fn total(&self, channel: usize) -> f64 {
         let mut total = 0.0;
         for value in self.values[channel..].iter().step_by(self.channels) {
             total += value.to_f64();
@@ -141,7 +141,7 @@ impl<E: Element> Kernel for Forward<'_, E> {
 }
 
 #[inline(always)]
-fn forward_sweep<E: Element, S: Simd>(
+pub(super) fn forward_sweep<E: Element, S: Simd>(
     coefficients: &Coefficients<E::Real>,
     column: usize,
     floor: E::Real,
@@ -213,7 +213,7 @@ impl<E: Element, const RELU: bool, const RECOVER: bool> Kernel for Reduce<'_, E,
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // separate slices are what lets the loop vectorize without alias checks
-fn add_sums<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
+pub(super) fn add_sums<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
     coefficients: &Coefficients<E::Real>,
     column: usize,
     u: &[E],
@@ -272,7 +272,7 @@ impl<E: Element, const RELU: bool> Kernel for Apply<'_, E, RELU> {
 }
 
 #[inline(always)]
-fn apply_sweep<E: Element, S: Simd, const RELU: bool>(
+pub(super) fn apply_sweep<E: Element, S: Simd, const RELU: bool>(
     coefficients: &Coefficients<E::Real>,
     averages: &Averages<E::Real>,
     u: &[E],

@@ -1,13 +1,14 @@
 //! The operation on the CPU: how it is cut into tasks, and how their results come together.
 //!
 //! Two layouts, each with the same four passes: [`nchw`] runs along planes, [`hwnc`] along rows; [`stretch`] and
-//! [`rectangle`] are their ways through the tensor. The arithmetic of an element is in [`coefficients`], that of sums
+//! [`rectangle`] are their ways through the tensor, and [`pooled`] has the passes of [`hwnc`] with pooling behind them. The arithmetic of an element is in [`coefficients`], that of sums
 //! in [`accumulate`]; this file holds what the layouts share.
 
 mod accumulate;
 mod coefficients;
 mod hwnc;
 mod nchw;
+mod pooled;
 mod rectangle;
 mod stretch;
 
@@ -17,9 +18,11 @@ mod tests;
 use super::{Config, Layout, NoiseTerm, Saved, Shape, Statistics};
 use crate::element::{Element, Real};
 use crate::noise::Noise;
+use crate::pool::PoolShape;
 use crate::simd::{Isa, dispatch_to};
 use accumulate::{Moments, Part, Sums, merge_in_order};
 use coefficients::{Averages, Coefficients};
+use pooled::{Band, Pooled};
 use rayon::prelude::*;
 use rectangle::Rectangle;
 use stretch::Stretch;
@@ -105,6 +108,126 @@ pub(super) fn forward<E: Element>(
     }
 }
 
+/// Writes the pooled y, and in `tap` which value of each window it is. The layout is HWNC.
+#[allow(clippy::too_many_arguments)] // the operation's own operands
+pub(super) fn forward_pooled(
+    isa: Isa,
+    config: &Config,
+    noise: Option<NoiseTerm<f32>>,
+    statistics: &Statistics,
+    pool: &PoolShape,
+    u: &[f32],
+    y: &mut [f32],
+    tap: &mut [u8],
+) {
+    let repeats = hwnc::repeats(config.shape.channels);
+    let coefficients = &Coefficients::new(config, noise, statistics, repeats);
+    let noise = noise.map(|term| term.noise);
+    let noise = noise.as_ref();
+    let pieces = Band::pieces_of_output(pool, y)
+        .into_par_iter()
+        .zip(Band::pieces_of_output(pool, tap));
+    let tasks = Band::tasks(*pool).into_par_iter().zip(pieces);
+    tasks.for_each(|(band, (y, tap))| {
+        let kernel = pooled::Forward {
+            band,
+            coefficients,
+            noise,
+            floor: coefficients::floor(config.relu),
+            u,
+            y,
+            tap,
+        };
+        dispatch_to(isa, kernel);
+    });
+}
+
+/// The gradient of the pass with pooling: writes du and returns dsigma. The noise must be [readable](is_readable) off y.
+#[allow(clippy::too_many_arguments)] // the operation's own operands
+pub(super) fn backward_pooled(
+    isa: Isa,
+    config: &Config,
+    noise: Option<NoiseTerm<f32>>,
+    saved: Saved<f32>,
+    pool: &PoolShape,
+    tap: &[u8],
+    dy: &[f32],
+    du: &mut [f32],
+) -> Vec<f32> {
+    let repeats = hwnc::repeats(config.shape.channels);
+    let coefficients = &Coefficients::new(config, noise, saved.statistics, repeats);
+    let of_band = |band| Pooled {
+        band,
+        coefficients,
+        u: saved.u,
+        y: saved.y,
+        tap,
+        dy,
+    };
+    let reduce = |band| match config.relu {
+        true => dispatch_to(isa, pooled::Reduce::<true>(of_band(band))),
+        false => dispatch_to(isa, pooled::Reduce::<false>(of_band(band))),
+    };
+    let parts = Band::tasks(*pool).into_par_iter().map(reduce).collect();
+    let mut sums = merge_in_order(config.shape.channels, parts);
+    let averages = &Averages::new(&sums, config.shape.elements_per_channel(), repeats);
+    let pieces = Band::pieces_of_input(pool, du);
+    let tasks = Band::tasks(*pool).into_par_iter().zip(pieces);
+    tasks.for_each(|(band, du)| {
+        let pooled = of_band(band);
+        match config.relu {
+            true => dispatch_to(
+                isa,
+                pooled::Apply::<true> {
+                    pooled,
+                    averages,
+                    du,
+                },
+            ),
+            false => dispatch_to(
+                isa,
+                pooled::Apply::<false> {
+                    pooled,
+                    averages,
+                    du,
+                },
+            ),
+        }
+    });
+    divide_by_sigma(&mut sums, coefficients);
+    dsigma(&sums, noise)
+}
+
+/// Whether z can be read off y, where `y - xhat = sigma * z`.
+///
+/// The rounding of y becomes an error of z when it is divided by sigma, so sigma must not be small. In `f32`, with y of
+/// unit size and sigma = 2^-8, z is off by 2^-16, and in the sum over a channel such errors average out. Only batch
+/// statistics keep y of unit size.
+pub(super) fn is_readable<R: Real>(noise: NoiseTerm<R>) -> bool {
+    const SMALLEST: f64 = 1.0 / 256.0;
+    let large = |sigma: &R| sigma.to_f64().abs() >= SMALLEST;
+    noise.sigma.iter().all(large)
+}
+
+/// The sums of g z, from those of g sigma z.
+fn divide_by_sigma<R: Real>(sums: &mut [Sums], coefficients: &Coefficients<R>) {
+    for (sums, sigma) in sums.iter_mut().zip(&coefficients.sigma) {
+        sums.g_z /= sigma.to_f64();
+    }
+}
+
+/// The sums of g z, over the channels of each group.
+fn dsigma<R: Real>(sums: &[Sums], noise: Option<NoiseTerm<R>>) -> Vec<R> {
+    let groups = noise.map_or(0, |term| term.sigma.len());
+    if groups == 0 {
+        return Vec::new();
+    }
+    sums.chunks(sums.len() / groups)
+        .map(|group| group.iter().map(|channel| channel.g_z).sum())
+        .map(R::from_f64)
+        .collect()
+}
+
 /// Writes du and returns dsigma.
 pub(super) fn backward<E: Element>(
     isa: Isa,
@@ -164,7 +287,7 @@ impl<'a, E: Element> Backward<'a, E> {
     fn through_statistics(&self, du: &mut [E]) -> Vec<E::Real> {
         let sums = self.reduce(self.noise_is_in_y());
         self.apply(&sums, du);
-        self.dsigma(&sums)
+        dsigma(&sums, self.noise)
     }
 
     fn past_statistics(&self, du: &mut [E]) -> Vec<E::Real> {
@@ -172,20 +295,8 @@ impl<'a, E: Element> Backward<'a, E> {
         self.apply(&vec![Sums::default(); channels], du);
         match self.noise {
             None => Vec::new(),
-            Some(_) => self.dsigma(&self.reduce(false)),
+            Some(_) => dsigma(&self.reduce(false), self.noise),
         }
-    }
-
-    /// The sums of g z, over the channels of each group.
-    fn dsigma(&self, sums: &[Sums]) -> Vec<E::Real> {
-        let groups = self.noise.map_or(0, |term| term.sigma.len());
-        if groups == 0 {
-            return Vec::new();
-        }
-        sums.chunks(sums.len() / groups)
-            .map(|group| group.iter().map(|channel| channel.g_z).sum())
-            .map(E::Real::from_f64)
-            .collect()
     }
 
     /// The sums of each channel; `recover` says to read the noise off y.
@@ -198,24 +309,18 @@ impl<'a, E: Element> Backward<'a, E> {
         };
         let mut sums = merge_in_order(self.config.shape.channels, parts);
         if recover {
-            for (sums, sigma) in sums.iter_mut().zip(&self.coefficients.sigma) {
-                sums.g_z /= sigma.to_f64();
-            }
+            divide_by_sigma(&mut sums, &self.coefficients);
         }
         sums
     }
 
     /// Whether z can be read off y instead of being made again, which costs as much as the rest of the pass.
     ///
-    /// Where ReLU let a value pass, `y - xhat = sigma * z`; where it did not, g is zero and z is not needed. The
-    /// rounding of y becomes an error of z when it is divided by sigma: so y must be stored in the precision of the
-    /// arithmetic, and sigma must not be small. In `f32`, with y of unit size and sigma = 2^-8, z is off by 2^-16,
-    /// and in the sum over a channel such errors average out. Only batch statistics keep y of unit size.
+    /// Where ReLU let a value pass, `y - xhat = sigma * z`; where it did not, g is zero and z is not needed. y must be
+    /// stored in the precision of the arithmetic.
     fn noise_is_in_y(&self) -> bool {
-        const SMALLEST: f64 = 1.0 / 256.0;
         let exact = size_of::<E>() == size_of::<E::Real>();
-        let large = |sigma: &E::Real| sigma.to_f64().abs() >= SMALLEST;
-        exact && self.config.relu && self.noise.is_some_and(|term| term.sigma.iter().all(large))
+        exact && self.config.relu && self.noise.is_some_and(is_readable)
     }
 
     fn reduce_parts<const RELU: bool, const RECOVER: bool>(
