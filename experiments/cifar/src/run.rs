@@ -285,7 +285,9 @@ mod tests {
         drop(run);
         let taken = begin(&folder).unwrap_err().to_string();
         assert!(taken.contains("--resume"), "{taken}");
-        assert_eq!(Run::open(&folder).unwrap().1, config());
+        let opened = Run::open(&folder).unwrap().1;
+        assert_eq!(opened.settings, config().settings);
+        assert!(opened.interface.fits(&config().interface));
         let none = Run::open(temp.path()).unwrap_err().to_string();
         assert!(none.contains("holds no run"), "{none}");
     }
