@@ -17,9 +17,8 @@ const BANDS: usize = 2;
 /// Six panels; four, if no network has noise.
 pub(super) fn figure(comparison: &Comparison) -> Figure {
     let groups = &comparison.groups;
-    let settings = &groups[comparison.baseline].settings;
     let runs: usize = groups.iter().map(|group| group.members.len()).sum();
-    let mut figure = Figure::new(format!("{} on {}", settings.depth, comparison.data))
+    let mut figure = Figure::new(format!("{} on {}", comparison.network(), comparison.data))
         .subtitle(subtitle(comparison, runs))
         .legend(Legend::Below)
         .columns(3)

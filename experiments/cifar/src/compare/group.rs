@@ -142,16 +142,17 @@ fn warn_of_repeated_seeds(group: &Group) {
     }
 }
 
-/// Names for configurations: the method, and the settings in which those of one method differ.
+/// Names for configurations: the method, and the settings in which they differ. What only the KL uses is told of those that
+/// have one.
 fn labels(settings: &[Settings]) -> Vec<String> {
     let fields: Vec<Map<String, Value>> = settings.iter().map(fields).collect();
     let label = |(own, mine): (&Settings, &Map<String, Value>)| {
-        let rivals = settings.iter().zip(&fields);
-        let rivals: Vec<_> = rivals
-            .filter(|(other, _)| other.method == own.method)
-            .map(|(_, fields)| fields)
-            .collect();
-        let differs = |name: &str| rivals.iter().any(|other| other.get(name) != mine.get(name));
+        let differs = |name: &str| {
+            let others = fields.iter().filter_map(|fields| fields.get(name));
+            others
+                .into_iter()
+                .any(|other| mine.get(name) != Some(other))
+        };
         let mut label = String::from(match own.method {
             Method::Vmf => "vmf",
             Method::None => "none (no KL)",
@@ -168,12 +169,19 @@ fn labels(settings: &[Settings]) -> Vec<String> {
     settings.iter().zip(&fields).map(label).collect()
 }
 
-/// Everything that runs of a group share.
+/// The settings of a method that can tell configurations apart: the method itself and the seed do not.
 fn fields(settings: &Settings) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(settings) else {
         return Map::new();
     };
-    fields.remove("seed");
+    let unused: &[&str] = match settings.method {
+        Method::Vmf => &[],
+        Method::None => &["beta", "warmup"],
+        Method::Map => &["beta", "warmup", "noise_lr", "sigma"],
+    };
+    for name in ["seed", "method"].iter().chain(unused) {
+        fields.remove(*name);
+    }
     fields
 }
 
@@ -198,18 +206,23 @@ mod tests {
             method: Method::None,
             ..quick.clone()
         };
-        let other = Settings {
+        let stronger = Settings {
             beta: 0.5,
-            train_images: 100,
             ..quick.clone()
         };
         assert_eq!(
             labels(&[quick.clone(), none.clone()]),
             ["vmf", "none (no KL)"]
         );
-        let three = labels(&[quick, none, other]);
-        assert_eq!(three[0], "vmf, beta 0.1, train images 0");
-        assert_eq!(three[1], "none (no KL)");
-        assert_eq!(three[2], "vmf, beta 0.5, train images 100");
+        assert_eq!(
+            labels(&[quick.clone(), none.clone(), stronger]),
+            ["vmf, beta 0.1", "none (no KL)", "vmf, beta 0.5"]
+        );
+        // Networks of different width must not look as if they differed in their method alone.
+        let wide = Settings { width: 0.5, ..none };
+        assert_eq!(
+            labels(&[quick, wide]),
+            ["vmf, width 0.125", "none (no KL), width 0.5"]
+        );
     }
 }

@@ -70,6 +70,19 @@ pub struct Comparison {
     pub baseline: usize,
 }
 
+impl Comparison {
+    /// The network that was trained, as far as all runs agree on it.
+    pub fn network(&self) -> String {
+        let settings = || self.groups.iter().map(|group| &group.settings);
+        let first = &self.groups[self.baseline].settings;
+        match () {
+            () if settings().any(|other| other.depth != first.depth) => "VGG".into(),
+            () if settings().any(|other| other.width != first.width) => first.depth.to_string(),
+            () => format!("{} of width {}", first.depth, first.width),
+        }
+    }
+}
+
 /// Compares runs, writes what was found and prints the table.
 pub fn run(args: &Args) -> Result<()> {
     let comparison = compare(args)?;

@@ -47,16 +47,14 @@ pub(super) fn write(comparison: &Comparison, folder: &Path) -> Result<PathBuf> {
 }
 
 fn subtitle(comparison: &Comparison) -> String {
-    let settings = &comparison.groups[comparison.baseline].settings;
     let runs: usize = comparison
         .groups
         .iter()
         .map(|group| group.members.len())
         .sum();
     format!(
-        "{} of width {}, {runs} {}",
-        settings.depth,
-        settings.width,
+        "{}, {runs} {}",
+        comparison.network(),
         if runs == 1 { "run" } else { "runs" }
     )
 }
