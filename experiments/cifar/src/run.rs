@@ -101,6 +101,8 @@ impl Run {
     /// Begins the run: from here on it can be resumed.
     pub fn begin(&self, config: &Config) -> Result<()> {
         let text = serde_json::to_string_pretty(config)? + "\n";
+        // Where a run's config.json was removed, the records of its epochs may still be there.
+        self.write_metrics(&[])?;
         Ok(lab::write_atomic(self.file(CONFIG), text)?)
     }
 
