@@ -52,22 +52,47 @@
 //! // Use.
 //! let prediction = predict(&model, &images, Samples::monte_carlo(8, seed))?;
 //! assert_eq!(prediction.probs.dims(), [32, 10]); // and .entropy, .mutual_information, .deviation
+//! println!("{}", prediction.calibration(&labels)?); // accuracy, NLL, ECE
 //! println!("{}", posterior.summary()?); // name, D, M, sigma_eff, kappa, expected cosine, KL
 //! # Ok(()) }
+//! ```
+//!
+//! A model of one's own, with skip connections or several inputs, is a struct that implements [`Forward`]: it hands the
+//! [`Pass`] on to its variational layers, and calls all others as ever.
+//!
+//! ```
+//! # use candle_core::{Module, Result, Tensor};
+//! # use vmf_candle::*;
+//! struct Block {
+//!     first: VmfConv2d,
+//!     second: VmfConv2d,
+//!     head: candle_nn::Linear,
+//! }
+//!
+//! impl Forward for Block {
+//!     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
+//!         let xs = self.first.forward(xs, pass)?;
+//!         let xs = (self.second.forward(&xs, pass)? + &xs)?; // a skip connection
+//!         self.head.forward(&xs.mean((2, 3))?)
+//!     }
+//! }
 //! ```
 //!
 //! # Which layer to pick
 //!
 //! - [`vmf_conv2d`] and [`vmf_linear`]: in place of a convolution or linear layer *and* the batch normalization behind it.
 //! - [`ConvStack`]: a chain of such convolutions and poolings, which is what a CPU runs fastest. It computes the same.
-//! - [`noise_layer`]: right after a normalization that the model has already (layer, group, RMS norm), with the D and M of
-//!   the weight in front of it.
+//! - [`noise_layer`]: right after a normalization that the model has already (layer, group, RMS norm), before that
+//!   normalization's gain and shift, if it has any. The posterior is over the weight *in front of* the normalization,
+//!   and the layer must know its size: D is the number of inputs of one of its units, M the number of units. A linear
+//!   layer (512, 256) has M = 512 units of D = 256 inputs; a convolution (64, 32, 3, 3) has M = 64 and D = 32 * 9 = 288.
+//!   [`NoiseLayerConfig::behind`] reads both off the weight. They enter the KL alone: a D that is too large asks for too much noise.
 //! - The last layer of a classifier, which no normalization follows, stays a plain `candle_nn::linear`.
 //! - A trained network with batch normalization is carried over by [`Convert`], with its logits unchanged.
 //!
 //! `sigma_eff` is one value a layer; [`VmfConfig::groups`] gives groups of channels their own, [`VmfConfig::shared`] lets
 //! layers share one. Do not use Candle's `max_pool2d` in training: its gradient is too small by the size of the window.
-//! [`ops::max_pool2d`] has the right one.
+//! [`ops::max_pool2d`] has the right one. [`ops::conv2d`] is a plain convolution on the kernels that make these layers fast.
 //!
 //! # How to choose beta
 //!
@@ -105,12 +130,18 @@
 //! - The noise of a layer is the same for all inputs. Far from the data uncertainty grows only as far as the layers behind
 //!   spread it, which is less than what a Gaussian process would say.
 //! - A weight drawn from the posterior is shared by all inputs and positions; the noise that stands for it is drawn
-//!   independently. Mean and variance of a prediction agree, correlations between predictions do not.
-//! - Below a few dozen inputs a unit (the first convolution of an image network has 27) the Gaussian form is approximate.
+//!   independently. At one input they agree in mean, variance and shape. But the noise of a draw at two inputs is correlated
+//!   by the cosine of the angle between them (0.87 for neighbouring patches of CIFAR-10's pictures), and an average over
+//!   a picture keeps a quarter of its variance, where independent noise is averaged away. So the spread of Monte Carlo
+//!   samples understates that of weight draws in convolutional layers, and says nothing about how two predictions err
+//!   together. `cargo run --release -p theory-check -- draws` measures it; `docs/additive-noise.md` has the figure.
+//! - Below a few dozen inputs a unit the Gaussian form is approximate: the kurtosis of what it replaces is 3.2 in place of 3
+//!   for the first convolution of an image network, which has 27.
 //! - With feature `cuda`, programs need the NVIDIA driver's library to start, as all programs do that use Candle with CUDA.
 
 mod adam;
 mod assign;
+mod calibration;
 mod checkpoint;
 mod convert;
 mod error;
@@ -128,6 +159,7 @@ mod stream;
 mod summary;
 
 pub use adam::{Adam, AdamConfig, Moments};
+pub use calibration::Calibration;
 pub use checkpoint::{Checkpoint, FORMAT_VERSION, Progress};
 pub use convert::{Convert, Converted};
 pub use error::{Error, Result};
@@ -147,4 +179,4 @@ pub use schedule::Schedule;
 pub use sigma::{Sigma, SigmaConfig};
 pub use stream::stream_of;
 pub use summary::{Collapse, LayerSummary, State, Summary, Thresholds};
-pub use vmf_core::Parameterization;
+pub use vmf_core::{Parameterization, metrics};
