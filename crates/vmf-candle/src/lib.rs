@@ -90,9 +90,30 @@
 //! - The last layer of a classifier, which no normalization follows, stays a plain `candle_nn::linear`.
 //! - A trained network with batch normalization is carried over by [`Convert`], with its logits unchanged.
 //!
-//! `sigma_eff` is one value a layer; [`VmfConfig::groups`] gives groups of channels their own, [`VmfConfig::shared`] lets
-//! layers share one. Do not use Candle's `max_pool2d` in training: its gradient is too small by the size of the window.
+//! Do not use Candle's `max_pool2d` in training: its gradient is too small by the size of the window.
 //! [`ops::max_pool2d`] has the right one. [`ops::conv2d`] is a plain convolution on the kernels that make these layers fast.
+//!
+//! # One sigma_eff, or several
+//!
+//! `sigma_eff` is one value a layer. [`VmfConfig::groups`] gives each of so many equal groups of neighbouring channels its
+//! own, [`VmfConfig::shared`] lets layers share one, and [`VmfConfig::frozen`] keeps it where it is:
+//!
+//! ```
+//! # use candle_core::{DType, Device};
+//! # use candle_nn::VarMap;
+//! # use vmf_candle::*;
+//! # fn main() -> candle_core::Result<()> {
+//! # let (vars, posterior) = (VarMap::new(), Posterior::new());
+//! # let vb = seeded(&vars, 1, DType::F32, &Device::Cpu);
+//! let per_group = VmfConfig::default().groups(4); // 64 units: four groups of 16
+//! let first = vmf_linear(32, 64, per_group, &posterior, vb.pp("first"))?;
+//! let sigma = Sigma::new(SigmaConfig::default(), vb.pp("sigma"))?;
+//! let second = vmf_linear(64, 64, VmfConfig::default().shared(&sigma), &posterior, vb.pp("second"))?;
+//! let third = vmf_linear(64, 64, VmfConfig::default().shared(&sigma), &posterior, vb.pp("third"))?;
+//! assert_eq!(first.sigma().values()?.len(), 4);
+//! assert_eq!(second.sigma().values()?, third.sigma().values()?);
+//! # Ok(()) }
+//! ```
 //!
 //! # How to choose beta
 //!
@@ -114,6 +135,19 @@
 //! `predict(.., Samples::monte_carlo(k, seed))` averages k noisy passes and tells the two kinds of uncertainty apart. Both
 //! sets of statistics are kept in a [`Checkpoint`].
 //!
+//! # Is it calibrated?
+//!
+//! [`Prediction::calibration`] gives accuracy, NLL and expected calibration error against labels; [`Calibration::of`] does for
+//! the probabilities of any network, such as the one before the conversion. Compare both on data that was not trained on.
+//! [`metrics`] has reliability diagrams, detection of foreign inputs and temperature scaling. The example `calibrated` shows
+//! a network of candle-nn's layers before and after. If the prediction is too sure, raise beta; if accuracy falls and
+//! [`Posterior::summary`] shows layers beyond sigma_eff = 2, lower it.
+//!
+//! # Checkpoints
+//!
+//! [`Checkpoint`] keeps weights, noise, statistics and optimizer in one safetensors file, from which training continues. Python's
+//! `safetensors` opens it too: `python/load_checkpoint.py` in this crate runs one in PyTorch, and its logits agree to 1e-4.
+//!
 //! # Reproducibility
 //!
 //! Noise, initial weights and so a whole run on the CPU are functions of the seed: they depend neither on the number of
@@ -121,9 +155,15 @@
 //!
 //! # Devices and precision
 //!
-//! On a CPU a layer in f32 is one fused operation, several times faster than Candle's convolution; in f64, bf16 and f16 the
-//! product is Candle's and what follows it is fused. With feature `cuda` it is the same on a GPU in f32, bf16 and f16. Every
-//! other device is served by Candle's own operations. sigma_eff and statistics are never in half precision.
+//! | device | dtype | a layer is |
+//! |---|---|---|
+//! | CPU | f32 | one fused operation, several times faster than Candle's convolution |
+//! | CPU | f64, bf16, f16 | Candle's product, and one fused operation behind it |
+//! | CUDA, with feature `cuda` | f32, bf16, f16 | Candle's product, and one fused kernel behind it |
+//! | any other | any | Candle's own operations |
+//!
+//! The dtype is that of the builder: `seeded(&vars, seed, DType::BF16, &device)`. sigma_eff and statistics are never in half
+//! precision. The CUDA kernels have not run on a GPU yet; they are executed on the CPU by the project's tests.
 //!
 //! # Limits
 //!

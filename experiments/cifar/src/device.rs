@@ -57,4 +57,12 @@ mod tests {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn a_build_without_cuda_says_what_to_do_about_it() {
+        let error = format!("{:#}", parse("cuda").unwrap_err());
+        assert!(error.contains("--features cuda"), "{error}");
+        assert!(error.contains("--device cpu"), "{error}");
+    }
 }
