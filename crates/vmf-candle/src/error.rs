@@ -113,6 +113,10 @@ pub enum Error {
         dtype: DType,
     },
 
+    /// Probabilities or labels that no metric is defined for.
+    #[error(transparent)]
+    Metrics(#[from] vmf_core::metrics::MetricsError),
+
     /// An error of Candle.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

@@ -52,22 +52,68 @@
 //! // Use.
 //! let prediction = predict(&model, &images, Samples::monte_carlo(8, seed))?;
 //! assert_eq!(prediction.probs.dims(), [32, 10]); // and .entropy, .mutual_information, .deviation
+//! println!("{}", prediction.calibration(&labels)?); // accuracy, NLL, ECE
 //! println!("{}", posterior.summary()?); // name, D, M, sigma_eff, kappa, expected cosine, KL
 //! # Ok(()) }
+//! ```
+//!
+//! A model of one's own, with skip connections or several inputs, is a struct that implements [`Forward`]: it hands the
+//! [`Pass`] on to its variational layers, and calls all others as ever.
+//!
+//! ```
+//! # use candle_core::{Module, Result, Tensor};
+//! # use vmf_candle::*;
+//! struct Block {
+//!     first: VmfConv2d,
+//!     second: VmfConv2d,
+//!     head: candle_nn::Linear,
+//! }
+//!
+//! impl Forward for Block {
+//!     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
+//!         let xs = self.first.forward(xs, pass)?;
+//!         let xs = (self.second.forward(&xs, pass)? + &xs)?; // a skip connection
+//!         self.head.forward(&xs.mean((2, 3))?)
+//!     }
+//! }
 //! ```
 //!
 //! # Which layer to pick
 //!
 //! - [`vmf_conv2d`] and [`vmf_linear`]: in place of a convolution or linear layer *and* the batch normalization behind it.
 //! - [`ConvStack`]: a chain of such convolutions and poolings, which is what a CPU runs fastest. It computes the same.
-//! - [`noise_layer`]: right after a normalization that the model has already (layer, group, RMS norm), with the D and M of
-//!   the weight in front of it.
+//! - [`noise_layer`]: right after a normalization that the model has already (layer, group, RMS norm), before that
+//!   normalization's gain and shift, if it has any. The posterior is over the weight *in front of* the normalization,
+//!   and the layer must know its size: D is the number of inputs of one of its units, M the number of units. A linear
+//!   layer (512, 256) has M = 512 units of D = 256 inputs; a convolution (64, 32, 3, 3) has M = 64 and D = 32 * 9 = 288.
+//!   [`NoiseLayerConfig::behind`] reads both off the weight. They enter the KL alone: a D that is too large asks for too much noise.
 //! - The last layer of a classifier, which no normalization follows, stays a plain `candle_nn::linear`.
 //! - A trained network with batch normalization is carried over by [`Convert`], with its logits unchanged.
 //!
-//! `sigma_eff` is one value a layer; [`VmfConfig::groups`] gives groups of channels their own, [`VmfConfig::shared`] lets
-//! layers share one. Do not use Candle's `max_pool2d` in training: its gradient is too small by the size of the window.
-//! [`ops::max_pool2d`] has the right one.
+//! Do not use Candle's `max_pool2d` in training: its gradient is too small by the size of the window.
+//! [`ops::max_pool2d`] has the right one. [`ops::conv2d`] is a plain convolution on the kernels that make these layers fast.
+//!
+//! # One sigma_eff, or several
+//!
+//! `sigma_eff` is one value a layer. [`VmfConfig::groups`] gives each of so many equal groups of neighbouring channels its
+//! own, [`VmfConfig::shared`] lets layers share one, and [`VmfConfig::frozen`] keeps it where it is:
+//!
+//! ```
+//! # use candle_core::{DType, Device};
+//! # use candle_nn::VarMap;
+//! # use vmf_candle::*;
+//! # fn main() -> candle_core::Result<()> {
+//! # let (vars, posterior) = (VarMap::new(), Posterior::new());
+//! # let vb = seeded(&vars, 1, DType::F32, &Device::Cpu);
+//! let per_group = VmfConfig::default().groups(4); // 64 units: four groups of 16
+//! let first = vmf_linear(32, 64, per_group, &posterior, vb.pp("first"))?;
+//! let sigma = Sigma::new(SigmaConfig::default(), vb.pp("sigma"))?;
+//! let second = vmf_linear(64, 64, VmfConfig::default().shared(&sigma), &posterior, vb.pp("second"))?;
+//! let third = vmf_linear(64, 64, VmfConfig::default().shared(&sigma), &posterior, vb.pp("third"))?;
+//! assert_eq!(first.sigma().values()?.len(), 4);
+//! assert_eq!(second.sigma().values()?, third.sigma().values()?);
+//! # Ok(()) }
+//! ```
 //!
 //! # How to choose beta
 //!
@@ -89,6 +135,19 @@
 //! `predict(.., Samples::monte_carlo(k, seed))` averages k noisy passes and tells the two kinds of uncertainty apart. Both
 //! sets of statistics are kept in a [`Checkpoint`].
 //!
+//! # Is it calibrated?
+//!
+//! [`Prediction::calibration`] gives accuracy, NLL and expected calibration error against labels; [`Calibration::of`] does for
+//! the probabilities of any network, such as the one before the conversion. Compare both on data that was not trained on.
+//! [`metrics`] has reliability diagrams, detection of foreign inputs and temperature scaling. The example `calibrated` shows
+//! a network of candle-nn's layers before and after. If the prediction is too sure, raise beta; if accuracy falls and
+//! [`Posterior::summary`] shows layers beyond sigma_eff = 2, lower it.
+//!
+//! # Checkpoints
+//!
+//! [`Checkpoint`] keeps weights, noise, statistics and optimizer in one safetensors file, from which training continues. Python's
+//! `safetensors` opens it too: `python/load_checkpoint.py` in this crate runs one in PyTorch, and its logits agree to 1e-4.
+//!
 //! # Reproducibility
 //!
 //! Noise, initial weights and so a whole run on the CPU are functions of the seed: they depend neither on the number of
@@ -96,21 +155,33 @@
 //!
 //! # Devices and precision
 //!
-//! On a CPU a layer in f32 is one fused operation, several times faster than Candle's convolution; in f64, bf16 and f16 the
-//! product is Candle's and what follows it is fused. With feature `cuda` it is the same on a GPU in f32, bf16 and f16. Every
-//! other device is served by Candle's own operations. sigma_eff and statistics are never in half precision.
+//! | device | dtype | a layer is |
+//! |---|---|---|
+//! | CPU | f32 | one fused operation, several times faster than Candle's convolution |
+//! | CPU | f64, bf16, f16 | Candle's product, and one fused operation behind it |
+//! | CUDA, with feature `cuda` | f32, bf16, f16 | Candle's product, and one fused kernel behind it |
+//! | any other | any | Candle's own operations |
+//!
+//! The dtype is that of the builder: `seeded(&vars, seed, DType::BF16, &device)`. sigma_eff and statistics are never in half
+//! precision. The CUDA kernels have not run on a GPU yet; they are executed on the CPU by the project's tests.
 //!
 //! # Limits
 //!
 //! - The noise of a layer is the same for all inputs. Far from the data uncertainty grows only as far as the layers behind
 //!   spread it, which is less than what a Gaussian process would say.
 //! - A weight drawn from the posterior is shared by all inputs and positions; the noise that stands for it is drawn
-//!   independently. Mean and variance of a prediction agree, correlations between predictions do not.
-//! - Below a few dozen inputs a unit (the first convolution of an image network has 27) the Gaussian form is approximate.
+//!   independently. At one input they agree in mean, variance and shape. But the noise of a draw at two inputs is correlated
+//!   by the cosine of the angle between them (0.87 for neighbouring patches of CIFAR-10's pictures), and an average over
+//!   a picture keeps a quarter of its variance, where independent noise is averaged away. So the spread of Monte Carlo
+//!   samples understates that of weight draws in convolutional layers, and says nothing about how two predictions err
+//!   together. `cargo run --release -p theory-check -- draws` measures it; `docs/additive-noise.md` has the figure.
+//! - Below a few dozen inputs a unit the Gaussian form is approximate: the kurtosis of what it replaces is 3.2 in place of 3
+//!   for the first convolution of an image network, which has 27.
 //! - With feature `cuda`, programs need the NVIDIA driver's library to start, as all programs do that use Candle with CUDA.
 
 mod adam;
 mod assign;
+mod calibration;
 mod checkpoint;
 mod convert;
 mod error;
@@ -128,6 +199,7 @@ mod stream;
 mod summary;
 
 pub use adam::{Adam, AdamConfig, Moments};
+pub use calibration::Calibration;
 pub use checkpoint::{Checkpoint, FORMAT_VERSION, Progress};
 pub use convert::{Convert, Converted};
 pub use error::{Error, Result};
@@ -147,4 +219,4 @@ pub use schedule::Schedule;
 pub use sigma::{Sigma, SigmaConfig};
 pub use stream::stream_of;
 pub use summary::{Collapse, LayerSummary, State, Summary, Thresholds};
-pub use vmf_core::Parameterization;
+pub use vmf_core::{Parameterization, metrics};

@@ -95,9 +95,10 @@ mod tests {
 
     #[cfg(not(feature = "cuda"))]
     #[test]
-    fn a_program_without_cuda_says_so_and_computes_on_the_cpu() {
-        let error = parse("cuda").unwrap_err().to_string();
+    fn a_program_without_cuda_says_what_to_do_and_computes_on_the_cpu() {
+        let error = format!("{:#}", parse("cuda").unwrap_err());
         assert!(error.contains("--features cuda"), "{error}");
+        assert!(error.contains("--device cpu"), "{error}");
         assert!(choose(None).unwrap().is_cpu());
     }
 }

@@ -9,10 +9,12 @@
 //! | [`claims`] | the verdict on each claim, and our own statements |
 //! | [`figure`] | the paper's figure |
 //! | [`run`] | the whole check, written to a folder |
+//! | [`draws`] | whether a weight draw is the additive noise that stands for it |
 //! | [`eval`] | the formulas as a filter on `dim,kappa` lines |
 
 pub mod claims;
 pub mod curves;
+pub mod draws;
 pub mod eval;
 pub mod figure;
 pub mod monte_carlo;

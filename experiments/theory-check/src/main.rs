@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use theory_check::curves::Settings;
+use theory_check::draws::{self, Draws};
 use theory_check::{eval, run};
 
 /// Checks the theory of "Precise Bayesian Neural Networks".
@@ -58,6 +59,29 @@ enum Command {
         /// The file to read; standard input if absent or `-`.
         file: Option<PathBuf>,
     },
+    /// Compare weights drawn from the posterior with the additive noise that stands for them, on isotropic inputs and
+    /// on pictures, where one draw is shared by all inputs and positions.
+    Draws {
+        /// A folder with CIFAR-10's binary files; without it, pictures are generated.
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
+
+        /// The effective noise of the layer.
+        #[arg(long, default_value_t = 0.5)]
+        sigma: f64,
+
+        /// Weights to draw.
+        #[arg(long, default_value_t = 2000)]
+        draws: u32,
+
+        /// Seed of the draws.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+
+        /// Folder to write to.
+        #[arg(long, default_value = "runs/theory-check-draws")]
+        out: PathBuf,
+    },
 }
 
 fn range(text: &str) -> Result<(f64, f64), String> {
@@ -92,17 +116,25 @@ fn main() -> ExitCode {
 }
 
 fn start(cli: Cli) -> Result<ExitCode> {
-    if let Some(Command::Eval { file }) = cli.command {
-        let output = io::BufWriter::new(io::stdout().lock());
-        match file.filter(|path| path.as_os_str() != "-") {
-            Some(path) => {
-                let file =
-                    File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                eval::evaluate(BufReader::new(file), output)?;
+    match cli.command {
+        Some(Command::Eval { file }) => return evaluate(file),
+        Some(Command::Draws {
+            data_dir,
+            sigma,
+            draws,
+            seed,
+            out,
+        }) => {
+            if !(sigma > 0.0 && sigma.is_finite()) {
+                bail!("--sigma {sigma}: the effective noise is a positive number");
             }
-            None => eval::evaluate(io::stdin().lock(), output)?,
+            if draws < 100 {
+                bail!("--draws {draws}: error bars need at least 100 draws");
+            }
+            let draws = Draws { sigma, draws, seed };
+            return Ok(draws::run(&draws, data_dir.as_deref(), &out)?.exit_code());
         }
-        return Ok(ExitCode::SUCCESS);
+        None => {}
     }
     if let Some(dim) = cli.dim.iter().find(|&&dim| dim < 2) {
         bail!("--dim {dim}: directions exist from dimension 2 on");
@@ -123,6 +155,19 @@ fn start(cli: Cli) -> Result<ExitCode> {
         seed: cli.seed,
     };
     Ok(run::run(&cli.dim, &settings, &cli.out)?.exit_code())
+}
+
+fn evaluate(file: Option<PathBuf>) -> Result<ExitCode> {
+    let output = io::BufWriter::new(io::stdout().lock());
+    match file.filter(|path| path.as_os_str() != "-") {
+        Some(path) => {
+            let file =
+                File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            eval::evaluate(BufReader::new(file), output)?;
+        }
+        None => eval::evaluate(io::stdin().lock(), output)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -68,7 +68,7 @@ pub fn measure(dim: usize, kappa: f64, samples: u32, seed: u64) -> Result<Measur
     })
 }
 
-fn random_direction(dim: usize, rng: &mut impl Rng) -> Vec<f64> {
+pub(crate) fn random_direction(dim: usize, rng: &mut impl Rng) -> Vec<f64> {
     let raw: Vec<f64> = (0..dim).map(|_| StandardNormal.sample(rng)).collect();
     let norm = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
     raw.into_iter().map(|x| x / norm).collect()
@@ -76,25 +76,28 @@ fn random_direction(dim: usize, rng: &mut impl Rng) -> Vec<f64> {
 
 /// Mean and variance in one pass (Welford).
 #[derive(Default)]
-struct Running {
+pub(crate) struct Running {
     count: f64,
     mean: f64,
     squares: f64,
 }
 
 impl Running {
-    fn add(&mut self, value: f64) {
+    pub(crate) fn add(&mut self, value: f64) {
         self.count += 1.0;
         let before = value - self.mean;
         self.mean += before / self.count;
         self.squares += before * (value - self.mean);
     }
 
-    fn estimate(&self) -> Estimate {
-        let variance = self.squares / (self.count - 1.0);
+    pub(crate) fn variance(&self) -> f64 {
+        self.squares / (self.count - 1.0)
+    }
+
+    pub(crate) fn estimate(&self) -> Estimate {
         Estimate {
             value: self.mean,
-            error: (variance / self.count).sqrt(),
+            error: (self.variance() / self.count).sqrt(),
         }
     }
 }

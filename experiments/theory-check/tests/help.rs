@@ -10,7 +10,15 @@ fn help_names_the_options() {
         .unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success());
-    for option in ["--dim", "--kappa", "--samples", "--seed", "--out", "eval"] {
+    for option in [
+        "--dim",
+        "--kappa",
+        "--samples",
+        "--seed",
+        "--out",
+        "eval",
+        "draws",
+    ] {
         assert!(help.contains(option), "{option} is not in\n{help}");
     }
 }

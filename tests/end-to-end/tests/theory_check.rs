@@ -89,6 +89,22 @@ fn the_same_seed_gives_the_same_numbers() {
 }
 
 #[test]
+fn draws_are_compared_with_noise_on_generated_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&["draws", "--draws", "200"], "", folder.path());
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", text(&output.stderr));
+    assert!(printed.contains("all 14 checks pass"), "{printed}");
+    assert!(printed.contains("generated pictures"), "{printed}");
+    let out = folder.path().join("runs/theory-check-draws");
+    for name in ["draws.svg", "draws.png", "report.html"] {
+        assert!(out.join(name).exists(), "{name}");
+    }
+    let csv = std::fs::read_to_string(out.join("draws.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 150 + 150 + 40);
+}
+
+#[test]
 fn eval_is_a_filter() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(
@@ -120,6 +136,9 @@ fn mistakes_are_named() {
         (&["--samples", "5"], "", "at least 100"),
         (&["--kappa", "5..1"], "", "smaller first"),
         (&["--points", "1"], "", "at least 2"),
+        (&["draws", "--sigma", "0"], "", "a positive number"),
+        (&["draws", "--draws", "5"], "", "at least 100"),
+        (&["draws", "--data-dir", "."], "", "has no data_batch_1.bin"),
     ] {
         let output = run(arguments, input, folder.path());
         assert!(!output.status.success(), "{arguments:?}");

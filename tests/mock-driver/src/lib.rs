@@ -1,4 +1,5 @@
-//! A stand-in for libcuda: the part of the CUDA driver API that cudarc uses to launch kernels, over [`ptx_machine`].
+//! A stand-in for libcuda: the part of the CUDA driver API that cudarc uses to launch kernels, over [`ptx_machine`], and
+//! what of cuBLAS and cuRAND Candle cannot do without.
 //!
 //! It has two devices of compute capability 8.0, each with memory of its own; work on a stream is done before the call
 //! returns. It shows whether a program makes the right calls with the right arguments, and computes what they ask for.
@@ -14,6 +15,7 @@
 
 mod device;
 mod launch;
+pub mod libraries;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -37,6 +39,7 @@ macro_rules! nothing_to_do {
 nothing_to_do! {
     cuInit(flags: c_uint);
     cuCtxSynchronize();
+    cuCtxDestroy_v2(context: Handle);
     cuDevicePrimaryCtxRelease_v2(device: c_int);
     cuStreamDestroy_v2(stream: Handle);
     cuStreamSynchronize(stream: Handle);
@@ -197,6 +200,16 @@ driver! {
     /// Copies on the device.
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _stream: Handle) {
         Status::of(device::read(from, bytes).and_then(|copy| device::write(to, &copy)))
+    }
+
+    /// Copies between devices.
+    fn cuMemcpyPeerAsync(to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize, stream: Handle) {
+        cuMemcpyDtoDAsync_v2(to, from, bytes, stream)
+    }
+
+    /// There are no modules in files.
+    fn cuModuleLoad(_module: *mut Handle, _path: *const c_char) {
+        Status::NotFound.because("a module in a file")
     }
 
     /// Loads PTX into the current context.

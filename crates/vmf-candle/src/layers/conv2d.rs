@@ -5,7 +5,7 @@ use super::linear::{Unit, is_fast};
 use super::norm::{Activations, BatchNorm};
 use super::weight::Weight;
 use crate::error::Error;
-use crate::ops::{UnitArguments, from_fast, to_fast};
+use crate::ops::{UnitArguments, candle_conv2d, from_fast, to_fast};
 use crate::pass::{Forward, Pass};
 use crate::posterior::Posterior;
 use crate::sigma::Sigma;
@@ -90,34 +90,6 @@ impl VmfConv2d {
     }
 }
 
-impl VmfConv2d {
-    fn convolve(&self, xs: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let (stride, reach) = (self.stride, self.dilation * (weight.dim(3)? - 1) + 1);
-        let unused = |size: usize| {
-            (size + 2 * self.padding)
-                .checked_sub(reach)
-                .map(|room| room % stride)
-        };
-        let (_, _, height, width) = xs.dims4()?;
-        let (xs, padding) = match (unused(height), unused(width)) {
-            // Pixels that no window reaches, differently many below than to the right, break Candle's gradient of a
-            // strided convolution. Without them it is the same convolution and the gradient is right.
-            (Some(below), Some(right)) if below != right => {
-                let xs = trim(xs, 2, self.padding, below)?;
-                (trim(&xs, 3, self.padding, right)?, 0)
-            }
-            _ => (xs.clone(), self.padding),
-        };
-        xs.conv2d(weight, padding, stride, self.dilation, self.groups)
-    }
-}
-
-/// `xs` with `padding` zeros on both sides of a dimension, less `unused` elements at its end.
-fn trim(xs: &Tensor, dim: usize, padding: usize, unused: usize) -> Result<Tensor> {
-    let padded = xs.pad_with_zeros(dim, padding, padding)?;
-    padded.narrow(dim, 0, padded.dim(dim)? - unused)
-}
-
 impl Forward for VmfConv2d {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
         if self.is_fast(xs) {
@@ -125,7 +97,9 @@ impl Forward for VmfConv2d {
         }
         let weight = self.weight.effective()?;
         self.check(xs.dims(), xs.dims().get(1))?;
-        let u = &self.convolve(xs, &weight)?;
+        let (batch, _, height, width) = xs.dims4()?;
+        let shape = self.shape(batch, [height, width])?;
+        let u = &candle_conv2d(xs, &weight, &shape)?;
         let sigma = &self.unit.sigma.sigma()?;
         self.unit.forward(&Activations { u, sigma }, pass)
     }
@@ -151,19 +125,8 @@ impl VmfConv2d {
     ) -> Result<Tensor> {
         let weight = self.weight.effective()?;
         self.check(xs.dims(), xs.dims().get(3))?;
-        let (height, width, batch, in_channels) = xs.dims4()?;
-        let (out_channels, _, kernel_height, kernel_width) = weight.dims4()?;
-        let conv = ConvShape {
-            batch,
-            in_channels,
-            out_channels,
-            input: [height, width],
-            kernel: [kernel_height, kernel_width],
-            stride: self.stride,
-            padding: self.padding,
-            dilation: self.dilation,
-            groups: self.groups,
-        };
+        let (height, width, batch, _) = xs.dims4()?;
+        let conv = self.shape(batch, [height, width])?;
         let input = UnitArguments {
             xs,
             weight: &weight,
@@ -172,6 +135,22 @@ impl VmfConv2d {
             pool,
         };
         self.unit.forward(&input, pass)
+    }
+
+    fn shape(&self, batch: usize, input: [usize; 2]) -> Result<ConvShape> {
+        let (out_channels, group_inputs, kernel_height, kernel_width) =
+            self.weight.raw().dims4()?;
+        Ok(ConvShape {
+            batch,
+            in_channels: group_inputs * self.groups,
+            out_channels,
+            input,
+            kernel: [kernel_height, kernel_width],
+            stride: self.stride,
+            padding: self.padding,
+            dilation: self.dilation,
+            groups: self.groups,
+        })
     }
 
     fn check(&self, dims: &[usize], channels: Option<&usize>) -> Result<()> {

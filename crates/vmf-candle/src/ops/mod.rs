@@ -4,14 +4,17 @@ mod bn_noise;
 #[cfg(feature = "cuda")]
 mod bn_noise_cuda;
 mod bn_noise_reference;
+mod conv2d;
 mod layout;
 mod pool;
 mod unit;
 
 pub use bn_noise::{Activation, BatchStatistics, BnNoise, bn_noise, bn_noise_eval};
 pub use bn_noise_reference::{bn_noise_eval_reference, bn_noise_reference, noise_tensor};
+pub use conv2d::{FastConv2d, conv2d};
 pub use pool::{avg_pool2d, max_pool2d};
 
+pub(crate) use conv2d::candle_conv2d;
 pub(crate) use layout::{from_fast, to_fast};
 pub(crate) use unit::UnitArguments;
 

@@ -1,0 +1,214 @@
+//! Convolution with gradients, on the kernels of `vmf-kernels`.
+//!
+//! On a CPU Candle's forward pass is several times slower, and its gradients slower still: that of the input is a loop
+//! without matrix products. Here all three are dense products or Winograd's algorithm.
+
+use super::{contiguous_slice, cpu_slice, from_fast, to_fast};
+use crate::error::Error;
+use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Module, Result, Shape, Tensor};
+use vmf_kernels::conv::{Conv2d, ConvShape};
+
+/// Convolution of images with a kernel; the arguments are those of [`Tensor::conv2d`].
+///
+/// In f32 on a CPU it is computed by the kernels of `vmf-kernels`, the same bit for bit on any number of threads; in other
+/// dtypes and on other devices by Candle.
+///
+/// # Shapes
+/// `xs` (N, C, H, W), `weight` (M, C / groups, kh, kw); output (N, M, H', W').
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # fn main() -> candle_core::Result<()> {
+/// let images = Tensor::ones((8, 3, 32, 32), DType::F32, &Device::Cpu)?;
+/// let weight = Tensor::ones((16, 3, 3, 3), DType::F32, &Device::Cpu)?;
+/// let (padding, stride, dilation, groups) = (1, 2, 1, 1);
+/// let features = vmf_candle::ops::conv2d(&images, &weight, padding, stride, dilation, groups)?;
+/// assert_eq!(features.dims(), [8, 16, 16, 16]);
+/// # Ok(()) }
+/// ```
+pub fn conv2d(
+    xs: &Tensor,
+    weight: &Tensor,
+    padding: usize,
+    stride: usize,
+    dilation: usize,
+    groups: usize,
+) -> Result<Tensor> {
+    let (batch, in_channels, height, width) = xs.dims4()?;
+    let (out_channels, group_inputs, kernel_height, kernel_width) = weight.dims4()?;
+    if group_inputs.checked_mul(groups) != Some(in_channels) {
+        Err(Error::Shape {
+            what: "conv2d".into(),
+            reason: format!(
+                "images of {in_channels} channels do not fit a weight {:?} in {groups} groups",
+                weight.dims()
+            ),
+        })?
+    }
+    let shape = ConvShape {
+        batch,
+        in_channels,
+        out_channels,
+        input: [height, width],
+        kernel: [kernel_height, kernel_width],
+        stride,
+        padding,
+        dilation,
+        groups,
+    };
+    let conv = Conv2d::new(shape).map_err(Error::from)?;
+    let is_fast = |tensor: &Tensor| tensor.device().is_cpu() && tensor.dtype() == DType::F32;
+    if is_fast(xs) && is_fast(weight) {
+        let op = Convolution {
+            conv,
+            needs_input_gradient: is_tracked(xs),
+            needs_weight_gradient: is_tracked(weight),
+        };
+        let ys = to_fast(xs)?.apply_op2(&weight.contiguous()?, op)?;
+        return from_fast(&ys);
+    }
+    candle_conv2d(xs, weight, &shape)
+}
+
+/// Candle's convolution.
+pub(crate) fn candle_conv2d(xs: &Tensor, weight: &Tensor, shape: &ConvShape) -> Result<Tensor> {
+    let ConvShape {
+        padding,
+        stride,
+        dilation,
+        groups,
+        ..
+    } = *shape;
+    let unused = [0, 1].map(|axis| {
+        let reach = dilation * (shape.kernel[axis] - 1) + 1;
+        (shape.input[axis] + 2 * padding)
+            .checked_sub(reach)
+            .map(|room| room % stride)
+    });
+    let (xs, padding) = match unused {
+        // Pixels that no window reaches, differently many below than to the right, break Candle's gradient of a
+        // strided convolution. Without them it is the same convolution and the gradient is right.
+        [Some(below), Some(right)] if below != right => {
+            let xs = trim(xs, 2, padding, below)?;
+            (trim(&xs, 3, padding, right)?, 0)
+        }
+        _ => (xs.clone(), padding),
+    };
+    xs.conv2d(weight, padding, stride, dilation, groups)
+}
+
+/// `xs` with `padding` zeros on both sides of a dimension, less `unused` elements at its end.
+fn trim(xs: &Tensor, dim: usize, padding: usize, unused: usize) -> Result<Tensor> {
+    let padded = xs.pad_with_zeros(dim, padding, padding)?;
+    padded.narrow(dim, 0, padded.dim(dim)? - unused)
+}
+
+/// Whether a gradient may be asked for: a tensor outside any graph is its own detached self.
+fn is_tracked(tensor: &Tensor) -> bool {
+    tensor.is_variable() || tensor.detach().id() != tensor.id()
+}
+
+/// The convolution in the layout (H, W, N, C).
+struct Convolution {
+    conv: Conv2d,
+    needs_input_gradient: bool,
+    needs_weight_gradient: bool,
+}
+
+impl CustomOp2 for Convolution {
+    fn name(&self) -> &'static str {
+        "conv2d"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        w: &CpuStorage,
+        w_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let shape = self.conv.shape();
+        let mut y = vec![0f32; shape.output_len()];
+        let (x, w) = (
+            contiguous_slice(x, x_layout)?,
+            contiguous_slice(w, w_layout)?,
+        );
+        self.conv.forward(x, w, &mut y).map_err(Error::from)?;
+        let [height, width] = shape.output();
+        Ok((
+            CpuStorage::F32(y),
+            (height, width, shape.batch, shape.out_channels).into(),
+        ))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        _y: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let gradient = gradient.contiguous()?;
+        let storages = [x, w, &gradient].map(Tensor::storage_and_layout);
+        let [xs, ws, dys] = [0, 1, 2].map(|i| cpu_slice::<f32>(&storages[i]));
+        let (xs, ws, dys) = (xs?, ws?, dys?);
+        let mut dx = None;
+        if self.needs_input_gradient {
+            let mut values = vec![0f32; xs.len()];
+            self.conv
+                .input_gradient(dys, ws, &mut values)
+                .map_err(Error::from)?;
+            dx = Some(Tensor::from_vec(values, x.shape(), &Device::Cpu)?);
+        }
+        let mut dw = None;
+        if self.needs_weight_gradient {
+            let mut values = vec![0f32; ws.len()];
+            self.conv
+                .weight_gradient(xs, dys, &mut values)
+                .map_err(Error::from)?;
+            dw = Some(Tensor::from_vec(values, w.shape(), &Device::Cpu)?);
+        }
+        Ok((dx, dw))
+    }
+}
+
+/// A convolution layer of candle-nn, computed by [`conv2d`].
+///
+/// ```
+/// # use candle_core::{DType, Device, Module, Tensor};
+/// # use candle_nn::{VarBuilder, VarMap};
+/// # fn main() -> candle_core::Result<()> {
+/// # let (vars, device) = (VarMap::new(), Device::Cpu);
+/// # let vb = VarBuilder::from_varmap(&vars, DType::F32, &device);
+/// use vmf_candle::ops::FastConv2d;
+/// let conv = FastConv2d::from(candle_nn::conv2d(3, 16, 3, Default::default(), vb.pp("conv"))?);
+/// let features = conv.forward(&Tensor::ones((2, 3, 8, 8), DType::F32, &device)?)?;
+/// assert_eq!(features.dims(), [2, 16, 6, 6]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FastConv2d(candle_nn::Conv2d);
+
+impl From<candle_nn::Conv2d> for FastConv2d {
+    fn from(layer: candle_nn::Conv2d) -> Self {
+        Self(layer)
+    }
+}
+
+impl Module for FastConv2d {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let config = self.0.config();
+        let ys = conv2d(
+            xs,
+            self.0.weight(),
+            config.padding,
+            config.stride,
+            config.dilation,
+            config.groups,
+        )?;
+        match self.0.bias() {
+            Some(bias) => ys.broadcast_add(&bias.reshape((1, bias.elem_count(), 1, 1))?),
+            None => Ok(ys),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The operation of `vmf-candle` on a CUDA device, through Candle, against the CPU. Runs on a GPU or on the mock.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var,
+};
+use vmf_candle::ops::{Activation, BnNoise, bn_noise, bn_noise_eval};
+use vmf_candle::{Pass, stream_of};
+
+/// The identity, whose gradient is a tensor that is given: a loss that needs no kernel of Candle's.
+struct WithGradient(Tensor);
+
+impl CustomOp1 for WithGradient {
+    fn name(&self) -> &'static str {
+        "with-gradient"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        Ok((storage.try_clone(layout)?, layout.shape().clone()))
+    }
+
+    fn bwd(&self, _xs: &Tensor, _ys: &Tensor, _gradient: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some(self.0.clone()))
+    }
+}
+
+/// `sin(a i)` of a shape, on a device.
+fn wave(shape: &[usize], a: f32, device: &Device) -> Result<Tensor> {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..count).map(|i| (a * i as f32).sin()).collect();
+    Tensor::from_vec(values, shape, device)
+}
+
+fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
+    let tensor = tensor.to_device(&Device::Cpu)?.flatten_all()?;
+    tensor.to_dtype(DType::F32)?.to_vec1()
+}
+
+/// What was computed, by name.
+type Computed = Vec<(&'static str, Vec<f32>)>;
+
+fn compare(compute: impl Fn(&Device) -> Result<Computed>, tolerance: f32) -> Result<()> {
+    let on_cpu = compute(&Device::Cpu)?;
+    let on_cuda = compute(&Device::new_cuda(0)?)?;
+    for ((name, expected), (_, found)) in on_cpu.iter().zip(&on_cuda) {
+        assert_eq!(expected.len(), found.len(), "{name}");
+        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+            assert!(
+                (expected - found).abs() <= tolerance * (1.0 + expected.abs()),
+                "{name}[{i}]: {found} on CUDA, {expected} on the CPU"
+            );
+        }
+    }
+    Ok(())
+}
+
+const SHAPE: [usize; 4] = [4, 6, 5, 7];
+
+fn operation(pass: &Pass) -> Result<BnNoise> {
+    Ok(BnNoise {
+        eps: 1e-5,
+        activation: Activation::Relu,
+        noise: pass.noise(stream_of("layer"))?,
+    })
+}
+
+#[test]
+fn a_training_pass_and_its_gradients_are_those_of_the_cpu() -> Result<()> {
+    compare(
+        |device| {
+            let u = Var::from_tensor(&wave(&SHAPE, 0.37, device)?)?;
+            let sigma = Var::from_tensor(&Tensor::new(&[0.3f32, 0.7, 1.1], device)?)?;
+            let (y, batch) = bn_noise(&u, &sigma, &operation(&Pass::train(5, 9))?)?;
+            let loss = y.apply_op1(WithGradient(wave(&SHAPE, 0.11, device)?))?;
+            let grads = loss.backward()?;
+            Ok(vec![
+                ("y", numbers(&y)?),
+                ("mean", numbers(&batch.mean)?),
+                ("variance", numbers(&batch.var)?),
+                ("du", numbers(grads.get(&u).unwrap())?),
+                ("dsigma", numbers(grads.get(&sigma).unwrap())?),
+            ])
+        },
+        3e-5,
+    )
+}
+
+#[test]
+fn a_pass_by_running_statistics_and_its_gradients_are_those_of_the_cpu() -> Result<()> {
+    compare(
+        |device| {
+            let u = Var::from_tensor(&wave(&SHAPE, 0.37, device)?)?;
+            let sigma = Var::from_tensor(&Tensor::new(&[0.4f32], device)?)?;
+            let mean = wave(&[6], 0.9, device)?;
+            let var = Tensor::new(&[0.5f32, 1.0, 2.0, 0.1, 3.0, 0.7], device)?;
+            // Two Monte Carlo samples in one batch.
+            let op = operation(&Pass::folded(5, 3, 2))?;
+            let y = bn_noise_eval(&u, &sigma, &mean, &var, &op)?;
+            let loss = y.apply_op1(WithGradient(wave(&SHAPE, 0.11, device)?))?;
+            let grads = loss.backward()?;
+            Ok(vec![
+                ("y", numbers(&y)?),
+                ("du", numbers(grads.get(&u).unwrap())?),
+                ("dsigma", numbers(grads.get(&sigma).unwrap())?),
+            ])
+        },
+        3e-5,
+    )
+}
+
+#[test]
+fn half_precision_is_that_of_the_cpu() -> Result<()> {
+    for dtype in [DType::F16, DType::BF16] {
+        compare(
+            |device| {
+                // Rounded to half precision on the CPU: the device need not have a kernel for it.
+                let u = wave(&SHAPE, 0.37, &Device::Cpu)?
+                    .to_dtype(dtype)?
+                    .to_device(device)?;
+                let sigma = Tensor::new(&[0.3f32, 0.7], device)?;
+                let (y, batch) = bn_noise(&u, &sigma, &operation(&Pass::train(5, 9))?)?;
+                Ok(vec![("y", numbers(&y)?), ("mean", numbers(&batch.mean)?)])
+            },
+            1e-2,
+        )?;
+    }
+    Ok(())
+}
+
+/// What a linear layer computes on a device: Candle's product, then the fused operation.
+#[test]
+fn a_product_and_the_operation_behind_it_pass_gradients_on() -> Result<()> {
+    compare(
+        |device| {
+            let xs = Var::from_tensor(&wave(&[10, 8], 0.53, device)?)?;
+            let weight = Var::from_tensor(&wave(&[6, 8], 0.29, device)?)?;
+            let sigma = Var::from_tensor(&Tensor::new(&[0.5f32], device)?)?;
+            let u = xs.matmul(&weight.t()?)?;
+            let (y, _) = bn_noise(&u, &sigma, &operation(&Pass::train(3, 0))?)?;
+            let loss = y.apply_op1(WithGradient(wave(&[10, 6], 0.21, device)?))?;
+            let grads = loss.backward()?;
+            Ok(vec![
+                ("y", numbers(&y)?),
+                ("gradient of the input", numbers(grads.get(&xs).unwrap())?),
+                (
+                    "gradient of the weight",
+                    numbers(grads.get(&weight).unwrap())?,
+                ),
+                ("gradient of sigma", numbers(grads.get(&sigma).unwrap())?),
+            ])
+        },
+        1e-4,
+    )
+}

@@ -1,0 +1,191 @@
+//! cuBLAS and cuRAND, as far as Candle needs them to open a device and to multiply matrices in single precision.
+//!
+//! They are in the same library as the driver: what is linked to `-lcublas` or `-lcurand` finds them under the driver's
+//! name, if links of those names point to it.
+
+use std::ffi::{c_int, c_longlong, c_ulonglong, c_void};
+
+use crate::{Handle, device};
+
+/// `CUBLAS_STATUS_SUCCESS` and `CURAND_STATUS_SUCCESS`.
+const SUCCESS: c_int = 0;
+/// `CUBLAS_STATUS_EXECUTION_FAILED`.
+const FAILED: c_int = 13;
+/// `CUBLAS_STATUS_NOT_SUPPORTED`.
+const NOT_SUPPORTED: c_int = 15;
+/// `CUDA_R_32F`.
+const SINGLE: c_int = 0;
+/// `CUBLAS_OP_N`: a matrix as it is.
+const PLAIN: c_int = 0;
+
+macro_rules! opens {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        /// Gives a handle; any will do.
+        ///
+        /// # Safety
+        /// The pointer must be valid for a write.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(handle: *mut Handle $(, $argument: $type)*) -> c_int {
+            $(let _ = $argument;)*
+            // SAFETY: the caller promises it.
+            unsafe { handle.write(std::ptr::without_provenance_mut(1)) };
+            SUCCESS
+        }
+    )*};
+}
+
+macro_rules! does_nothing {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        /// Does nothing, successfully.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($argument: $type),*) -> c_int {
+            $(let _ = $argument;)*
+            SUCCESS
+        }
+    )*};
+}
+
+opens! {
+    cublasCreate_v2();
+    curandCreateGenerator(kind: c_int);
+}
+
+does_nothing! {
+    cublasDestroy_v2(handle: Handle);
+    cublasSetStream_v2(handle: Handle, stream: Handle);
+    curandDestroyGenerator(generator: Handle);
+    curandSetPseudoRandomGeneratorSeed(generator: Handle, seed: c_ulonglong);
+    curandSetStream(generator: Handle, stream: Handle);
+}
+
+/// One of a batch of matrices in device memory, stored by columns.
+struct Matrices {
+    address: u64,
+    transposed: bool,
+    leading: usize,
+    stride: i64,
+}
+
+impl Matrices {
+    /// Where matrix `index` begins.
+    fn start(&self, index: usize) -> u64 {
+        self.address
+            .wrapping_add_signed(4 * index as i64 * self.stride)
+    }
+
+    /// Matrix `index` as `rows x columns` after its transposition, read into a function of row and column.
+    fn read(
+        &self,
+        index: usize,
+        rows: usize,
+        columns: usize,
+    ) -> Result<impl Fn(usize, usize) -> f32, String> {
+        let (inner, outer) = if self.transposed {
+            (columns, rows)
+        } else {
+            (rows, columns)
+        };
+        let elements = self.leading * (outer - 1) + inner;
+        let bytes = device::read(self.start(index), 4 * elements)?;
+        let (leading, transposed) = (self.leading, self.transposed);
+        Ok(move |row: usize, column: usize| {
+            let at = if transposed {
+                row * leading + column
+            } else {
+                column * leading + row
+            };
+            let (_, rest) = bytes.split_at(4 * at);
+            f32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]])
+        })
+    }
+}
+
+/// `C = alpha op(A) op(B) + beta C` for each of a batch of matrices, in single precision alone.
+///
+/// # Safety
+/// `alpha` and `beta` must point to floats in host memory, as cuBLAS demands.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments, reason = "the arguments are cuBLAS's")]
+pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
+    _handle: Handle,
+    a_operation: c_int,
+    b_operation: c_int,
+    rows: c_int,
+    columns: c_int,
+    depth: c_int,
+    alpha: *const f32,
+    a: *const c_void,
+    a_type: c_int,
+    a_leading: c_int,
+    a_stride: c_longlong,
+    b: *const c_void,
+    b_type: c_int,
+    b_leading: c_int,
+    b_stride: c_longlong,
+    beta: *const f32,
+    c: *mut c_void,
+    c_type: c_int,
+    c_leading: c_int,
+    c_stride: c_longlong,
+    batch: c_int,
+    _compute_type: c_int,
+    _algorithm: c_int,
+) -> c_int {
+    if [a_type, b_type, c_type] != [SINGLE; 3] {
+        eprintln!("mock driver: a matrix product in another type than f32");
+        return NOT_SUPPORTED;
+    }
+    let matrices = |address: u64, operation: c_int, leading: c_int, stride: c_longlong| Matrices {
+        address,
+        transposed: operation != PLAIN,
+        leading: leading as usize,
+        stride,
+    };
+    let a = matrices(a.addr() as u64, a_operation, a_leading, a_stride);
+    let b = matrices(b.addr() as u64, b_operation, b_leading, b_stride);
+    let c = matrices(c.addr() as u64, PLAIN, c_leading, c_stride);
+    // SAFETY: the caller promises it.
+    let (alpha, beta) = unsafe { (alpha.read(), beta.read()) };
+    let [rows, columns, depth, batch] = [rows, columns, depth, batch].map(|size| size as usize);
+    let multiply = |index: usize| -> Result<(), String> {
+        let left = a.read(index, rows, depth)?;
+        let right = b.read(index, depth, columns)?;
+        for column in 0..columns {
+            let start = c.start(index) + 4 * (column * c.leading) as u64;
+            let before = device::read(start, 4 * rows)?;
+            let after: Vec<u8> = before
+                .chunks_exact(4)
+                .enumerate()
+                .flat_map(|(row, before)| {
+                    let sum: f64 = (0..depth)
+                        .map(|k| f64::from(left(row, k)) * f64::from(right(k, column)))
+                        .sum();
+                    // What was there counts only where it is asked for: fresh memory is NaN.
+                    let before = match beta {
+                        0.0 => 0.0,
+                        _ => {
+                            beta * f32::from_le_bytes([before[0], before[1], before[2], before[3]])
+                        }
+                    };
+                    (alpha * sum as f32 + before).to_le_bytes()
+                })
+                .collect();
+            device::write(start, &after)?;
+        }
+        Ok(())
+    };
+    match (0..batch).try_for_each(multiply) {
+        Ok(()) => SUCCESS,
+        Err(reason) => {
+            eprintln!("mock driver: {reason}");
+            FAILED
+        }
+    }
+}
+
+/// Products in double precision are linked to, and not there.
+#[unsafe(no_mangle)]
+pub extern "C" fn cublasDgemmStridedBatched() -> c_int {
+    eprintln!("mock driver: a matrix product in f64");
+    NOT_SUPPORTED
+}
