@@ -2,9 +2,9 @@
 //!
 //! # The idea
 //!
-//! Behind a normalization only the *direction* of a weight matters: its length is divided away. A posterior over directions
-//! is a von Mises-Fisher distribution on the sphere, and in high dimension all that it does to the network's activations is to
-//! add Gaussian noise of one size behind the normalization:
+//! Behind a normalization only the *direction* of a weight matters: its length is divided away. The posterior over
+//! directions is taken to be a von Mises-Fisher distribution on the sphere. In high dimension what it does to an activation is
+//! close to adding Gaussian noise of one size behind the normalization (the limits below say what that leaves out):
 //!
 //! ```text
 //! training     y = BN(w~ . x) + sigma_eff * eps,      w~ = w / |w|,   eps ~ N(0, 1)
@@ -12,9 +12,9 @@
 //! prediction   at the mean directions (noise off), or the mean over a few noisy passes
 //! ```
 //!
-//! D is the number of inputs of a unit, M the number of units, N the size of the training set. So a variational network costs
-//! what a plain one costs: no second set of weights, no second pass, and nothing to store for the noise, which is generated
-//! again where it is needed.
+//! D is the number of inputs of a unit, M the number of units, N the size of the training set. Training a
+//! variational network costs about what a plain one costs: no second set of weights, no second pass, and nothing to store for
+//! the noise, which is generated again where it is needed. A Monte Carlo prediction costs as many passes as it has samples.
 //!
 //! # Quickstart
 //!
@@ -146,7 +146,8 @@
 //! # Checkpoints
 //!
 //! [`Checkpoint`] keeps weights, noise, statistics and optimizer in one safetensors file, from which training continues. Python's
-//! `safetensors` opens it too: `python/load_checkpoint.py` in this crate runs one in PyTorch, and its logits agree to 1e-4.
+//! `safetensors` opens it too: `python/load_checkpoint.py` in this crate runs a VGG-like one, whose configuration
+//! holds a `plan`, in PyTorch, and its logits agree to 1e-4.
 //!
 //! # Reproducibility
 //!
@@ -170,7 +171,7 @@
 //! - The noise of a layer is the same for all inputs. Far from the data uncertainty grows only as far as the layers behind
 //!   spread it, which is less than what a Gaussian process would say.
 //! - A weight drawn from the posterior is shared by all inputs and positions; the noise that stands for it is drawn
-//!   independently. At one input they agree in mean, variance and shape. But the noise of a draw at two inputs is correlated
+//!   independently. Averaged over isotropic inputs they agree in mean and variance, and nearly in shape. But the noise of a draw at two inputs is correlated
 //!   by the cosine of the angle between them (0.87 for neighbouring patches of CIFAR-10's pictures), and an average over
 //!   a picture keeps a quarter of its variance, where independent noise is averaged away. So the spread of Monte Carlo
 //!   samples understates that of weight draws in convolutional layers, and says nothing about how two predictions err
