@@ -138,7 +138,7 @@ impl Preset {
     pub fn in_short(self) -> &'static str {
         match self {
             Preset::Paper => "full width, 200 epochs, for a GPU",
-            Preset::Cpu => "width 0.25, 30 epochs",
+            Preset::Cpu => "width 0.25, 60 epochs",
             Preset::Quick => "width 0.125, 10 epochs",
         }
     }
@@ -180,11 +180,11 @@ impl Preset {
             Preset::Paper => paper,
             Preset::Cpu => Settings {
                 width: 0.25,
-                epochs: 30,
+                epochs: 60,
                 batch: 128,
                 lr: 1e-3,
                 lr_decay: Decay::Cosine,
-                warmup: 3.0,
+                warmup: 6.0,
                 ..paper
             },
             Preset::Quick => Settings {

@@ -155,7 +155,7 @@ mod tests {
             line(&quick, Some(Preset::Quick)),
             "--preset quick: training vgg16 of width 0.125 with --method vmf on 20 images of the synthetic set \
              for 10 epochs, on the CPU with 2 threads: about 5 min. \
-             Others: --preset paper (full width, 200 epochs, for a GPU), --preset cpu (width 0.25, 30 epochs)"
+             Others: --preset paper (full width, 200 epochs, for a GPU), --preset cpu (width 0.25, 60 epochs)"
         );
         let changed = Settings { epochs: 3, ..quick };
         assert!(line(&changed, Some(Preset::Quick)).starts_with("--preset quick with changes: "));
