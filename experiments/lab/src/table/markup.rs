@@ -47,7 +47,8 @@ fn tone_class(tone: Tone) -> Option<&'static str> {
 
 pub(crate) fn markdown(table: &Table) -> String {
     let cell = |markup: &str| {
-        let text = RichText::parse(markup).html();
+        // Markdown is also read as it is: an apostrophe need not be escaped.
+        let text = RichText::parse(markup).html().replace("&#39;", "'");
         text.replace('|', "\\|").replace('\n', "<br>")
     };
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -110,6 +111,7 @@ mod tests {
 
     #[test]
     fn markdown_escapes_pipes_and_csv_quotes() {
+        assert!(markdown(&Table::new(["it's"])).starts_with("| it's |"));
         assert!(markdown(&table()).contains("| &lt;b&gt;\\|&quot;x&quot; | −2 |"));
         assert_eq!(csv(&table()), "a < b,n\n\"<b>|\"\"x\"\"\",-2\n");
     }
