@@ -13,7 +13,7 @@
 //! ```
 //!
 //! D is the number of inputs of a unit, M the number of units, N the size of the training set. Training a
-//! variational network costs about what a plain one costs: no second set of weights, no second pass, and nothing to store for
+//! variational network needs no second set of weights, no second pass, and nothing to store for
 //! the noise, which is generated again where it is needed. A Monte Carlo prediction costs as many passes as it has samples.
 //!
 //! # Quickstart
