@@ -36,9 +36,13 @@ pub struct Args {
     #[arg(long)]
     pub threads: Option<usize>,
 
-    /// Steps to time, of which the fastest counts; one more warms up.
+    /// Steps to time, of which the fastest counts.
     #[arg(long, default_value_t = 5)]
     pub steps: usize,
+
+    /// Steps before those: the first few touch memory that the system has yet to hand out.
+    #[arg(long, default_value_t = 3)]
+    pub warm_up: usize,
 
     /// Train the same network without noise and KL.
     #[arg(long)]
@@ -140,10 +144,9 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
     let (images, labels) = random_batch(args.batch, &network, &device)?;
 
     let mut best = [f64::INFINITY; 4];
-    for step in 0..=args.steps {
+    for step in 0..args.warm_up + args.steps {
         let times = subject.step(step as u32, &images, &labels, args.clock)?;
-        // The first step touches all memory for the first time.
-        if step > 0 {
+        if step >= args.warm_up {
             let all = times.iter().sum();
             for (best, time) in best.iter_mut().zip(times.into_iter().chain([all])) {
                 *best = best.min(time);

@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--layout", choices=["nchw", "channels_last"], default="channels_last")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--no-noise", action="store_true")
@@ -73,7 +74,7 @@ def main():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
     best = [float("inf")] * 4
-    for step in range(args.steps + 1):
+    for step in range(args.warm_up + args.steps):
         start = clock()
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(model(images), labels)
@@ -82,7 +83,7 @@ def main():
         backward = clock()
         optimizer.step()
         end = clock()
-        if step > 0:
+        if step >= args.warm_up:
             times = [forward - start, backward - forward, end - backward, end - start]
             best = [min(pair) for pair in zip(best, times)]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -90,10 +91,10 @@ def main():
     model.eval()
     evaluation = float("inf")
     with torch.no_grad():
-        for step in range(args.steps + 1):
+        for step in range(args.warm_up + args.steps):
             start = clock()
             model(images)
-            if step > 0:
+            if step >= args.warm_up:
                 evaluation = min(evaluation, clock() - start)
     names = ["forward_ms", "backward_ms", "optimizer_ms", "step_ms"]
     report = {name: seconds * 1e3 for name, seconds in zip(names, best)}
