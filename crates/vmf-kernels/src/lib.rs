@@ -66,6 +66,7 @@
 
 mod element;
 mod error;
+mod parallel;
 mod scratch;
 #[cfg(test)]
 mod testing;

@@ -15,6 +15,7 @@
 //! same, bit for bit, for any number of threads.
 
 use crate::error::{Error, check_length};
+use crate::parallel::ByTask;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use rayon::prelude::*;
 
@@ -93,6 +94,7 @@ pub fn adam_on(
     let task = TASK.div_ceil(row) * row;
     parameters
         .par_chunks_mut(task)
+        .by_task()
         .zip(gradient.par_chunks(task))
         .zip(mean.par_chunks_mut(task))
         .zip(square.par_chunks_mut(task))
@@ -254,6 +256,7 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
     }
     let parts: Vec<f64> = values
         .par_chunks(TASK)
+        .by_task()
         .map(|values| dispatch_to(Isa::current(), Squares(values)))
         .collect();
     parts.iter().sum()

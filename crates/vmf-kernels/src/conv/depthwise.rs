@@ -5,6 +5,7 @@
 
 use super::shape::ConvShape;
 use super::weights::Role;
+use crate::parallel::ByTask;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use rayon::prelude::*;
 
@@ -26,6 +27,7 @@ pub(super) fn run(
     let len = (shape.batch * channels).max(1);
     result
         .par_chunks_mut(len)
+        .by_task()
         .enumerate()
         .for_each(|(position, to)| {
             to.fill(0.0);
@@ -77,7 +79,7 @@ pub(super) fn weight_gradient(
         }
         total
     };
-    let by_tap: Vec<Vec<f64>> = (0..taps).into_par_iter().map(of_tap).collect();
+    let by_tap: Vec<Vec<f64>> = (0..taps).into_par_iter().by_task().map(of_tap).collect();
     for (channel, dw) in dw.chunks_exact_mut(taps).enumerate() {
         for (dw, of_tap) in dw.iter_mut().zip(&by_tap) {
             *dw = of_tap[channel] as f32;

@@ -13,6 +13,7 @@
 use super::shape::ConvShape;
 use super::weights::{Panels, Role};
 use crate::gemm::tile::{MicroKernel, Product};
+use crate::parallel::ByTask;
 use crate::scratch::Scratch;
 use crate::simd::Isa;
 use rayon::prelude::*;
@@ -72,9 +73,11 @@ pub(super) fn run(
     };
     result
         .par_chunks_mut((batch * result_channels).max(1))
+        .by_task()
         .enumerate()
         .for_each(|(position, to)| {
             to.par_chunks_mut(images_per_task * result_channels)
+                .by_task()
                 .enumerate()
                 .for_each(|(block, to)| one_task(position, block * images_per_task, to));
         });
@@ -86,6 +89,7 @@ fn pack_all(shape: &ConvShape, panels: &Panels, weights: &[f32]) -> Scratch {
     let group_len = panels.depth * panels.cols * panels.taps;
     packed
         .par_chunks_mut(panels.len())
+        .by_task()
         .enumerate()
         .for_each(|(index, to)| {
             let (group, panel) = (index / panels.count(), index % panels.count());

@@ -11,6 +11,7 @@ use super::narrow;
 use super::shape::ConvShape;
 use super::weight_gradient::{Block, Chunk, Sums, a_width};
 use crate::gemm::tile::MicroKernel;
+use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
 use crate::simd::Isa;
 use rayon::prelude::*;
@@ -105,6 +106,7 @@ impl Source<'_> {
         }
         packed
             .par_chunks_mut(width * rows.len())
+            .by_task()
             .enumerate()
             .for_each(|(panel, to)| {
                 let (first, cols) = (panel * width, width.min(self.count - panel * width));

@@ -1,6 +1,7 @@
 //! Between the kernels' layout and the one tensors have at the edges of a model.
 
 use crate::error::{Error, check_length};
+use crate::parallel::ByTask;
 use rayon::prelude::*;
 
 /// Sides of the square blocks in which matrices are transposed: a block's lines of both sides stay in cache.
@@ -40,6 +41,7 @@ fn transpose(from: &[f32], rows: usize, cols: usize, to: &mut [f32]) {
         return;
     }
     to.par_chunks_mut(BLOCK * rows)
+        .by_task()
         .enumerate()
         .for_each(|(block, to)| {
             let first = block * BLOCK;

@@ -5,6 +5,7 @@
 
 use super::shape::ConvShape;
 use crate::gemm::tile::{MicroKernel, Product};
+use crate::parallel::ByTask;
 use crate::scratch::Scratch;
 use crate::simd::Isa;
 use rayon::prelude::*;
@@ -43,6 +44,7 @@ pub(super) fn forward(
     let width = shape.output()[1];
     output
         .par_chunks_mut((width * shape.batch * shape.out_channels).max(1))
+        .by_task()
         .enumerate()
         .for_each(|(y, to)| {
             let rows = width * shape.batch;
@@ -76,10 +78,12 @@ pub(super) fn pack(shape: &ConvShape, input: &[f32], out: Range<usize>, width: u
     let mut packed = Scratch::take(depth.next_multiple_of(width) * rows);
     packed
         .par_chunks_mut(rows * width)
+        .by_task()
         .enumerate()
         .for_each(|(panel, to)| {
             let columns = panel * width..depth.min((panel + 1) * width);
             to.par_chunks_mut(per_row * width)
+                .by_task()
                 .zip(out.clone())
                 .for_each(|(to, y)| gather(shape, input, y, columns.clone(), width, to));
         });

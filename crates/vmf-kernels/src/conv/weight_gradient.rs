@@ -10,6 +10,7 @@
 //! the number of threads, which divide the (o, i) plane among them.
 
 use crate::gemm::tile::{MicroKernel, Product};
+use crate::parallel::ByTask;
 use crate::scratch::Scratch;
 use rayon::prelude::*;
 
@@ -139,10 +140,12 @@ impl Sums {
         match &mut kept {
             Some(blocks) => blocks
                 .par_chunks_mut(len)
+                .by_task()
                 .enumerate()
                 .for_each(|(index, sums)| one_block(index, sums)),
             None => (0..self.count())
                 .into_par_iter()
+                .by_task()
                 .for_each(|index| one_block(index, &mut Scratch::take(len))),
         }
         self.blocks = kept;

@@ -8,6 +8,7 @@
 pub(crate) mod tile;
 
 use crate::error::{Error, check_length};
+use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
 use crate::simd::Isa;
 use rayon::prelude::*;
@@ -141,6 +142,7 @@ fn pack(m: Matrix, first: usize, count: usize, k: usize, depth: usize, width: us
     };
     packed
         .par_chunks_mut(width * depth)
+        .by_task()
         .enumerate()
         .for_each(pack_panel);
     packed
@@ -163,6 +165,7 @@ impl Block {
         let across = b_panels.div_ceil(TASK.1);
         (0..a_panels.div_ceil(TASK.0) * across)
             .into_par_iter()
+            .by_task()
             .for_each(|task| {
                 let (down, right) = (task / across * TASK.0, task % across * TASK.1);
                 for pb in right..b_panels.min(right + TASK.1) {

@@ -6,6 +6,7 @@
 use super::{ELEMENTS_PER_BLOCK, MAX_ELEMENTS, Noise, NoiseKey};
 use crate::element::Real;
 use crate::error::Error;
+use crate::parallel::ByTask;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use rayon::prelude::*;
 
@@ -41,6 +42,7 @@ pub fn fill_normals<R: Real>(noise: &Noise, first: u64, out: &mut [R]) -> Result
 
 fn fill_normals_on<R: Real>(isa: Isa, noise: &Noise, first: u64, out: &mut [R]) {
     out.par_chunks_mut(TASK)
+        .by_task()
         .enumerate()
         .for_each(|(task, out)| {
             let first = first + (task * TASK) as u64;

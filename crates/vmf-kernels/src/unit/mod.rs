@@ -18,6 +18,7 @@ use crate::bn_noise::{self, Layout, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
 use crate::on_pool;
+use crate::parallel::ByTask;
 use crate::pool::{Pool, PoolShape};
 use crate::scratch::Scratch;
 use rayon::prelude::*;
@@ -259,6 +260,7 @@ impl Unit {
         let mut masked = Scratch::take(dy.len());
         masked
             .par_chunks_mut(TASK)
+            .by_task()
             .zip(dy.par_chunks(TASK))
             .zip(saved.y.par_chunks(TASK))
             .for_each(|((masked, dy), y)| {

@@ -18,6 +18,7 @@ mod tests;
 use super::{Config, Layout, NoiseTerm, Saved, Shape, Statistics};
 use crate::element::{Element, Real};
 use crate::noise::Noise;
+use crate::parallel::ByTask;
 use crate::pool::PoolShape;
 use crate::simd::{Isa, dispatch_to};
 use accumulate::{Moments, Part, Sums, merge_in_order};
@@ -45,6 +46,7 @@ pub(super) fn statistics<E: Element>(isa: Isa, shape: Shape, u: &[E]) -> Statist
     let channels = shape.channels;
     let parts: Vec<Part<Moments>> = if by_plane(shape) {
         u.par_chunks(stretch::planes_per_task(shape) * shape.spatial)
+            .by_task()
             .enumerate()
             .map(|(task, u)| {
                 let stretch = Stretch::task(shape, task);
@@ -53,6 +55,7 @@ pub(super) fn statistics<E: Element>(isa: Isa, shape: Shape, u: &[E]) -> Statist
             .collect()
     } else {
         u.par_chunks(hwnc::rows_per_task(channels) * channels)
+            .by_task()
             .map(|u| dispatch_to(isa, hwnc::Statistics { channels, u }))
             .collect()
     };
@@ -79,7 +82,10 @@ pub(super) fn forward<E: Element>(
     let floor = coefficients::floor(config.relu);
     if by_plane(shape) {
         let task_length = stretch::planes_per_task(shape) * shape.spatial;
-        let tasks = u.par_chunks(task_length).zip(y.par_chunks_mut(task_length));
+        let tasks = u
+            .par_chunks(task_length)
+            .by_task()
+            .zip(y.par_chunks_mut(task_length));
         tasks.enumerate().for_each(|(task, (u, y))| {
             let kernel = nchw::Forward {
                 stretch: Stretch::task(shape, task),
@@ -93,7 +99,10 @@ pub(super) fn forward<E: Element>(
         });
     } else {
         let pieces = Rectangle::pieces(shape, y);
-        let tasks = Rectangle::tasks(shape).into_par_iter().zip(pieces);
+        let tasks = Rectangle::tasks(shape)
+            .into_par_iter()
+            .by_task()
+            .zip(pieces);
         tasks.for_each(|(rectangle, y)| {
             let kernel = hwnc::Forward {
                 rectangle,
@@ -126,8 +135,9 @@ pub(super) fn forward_pooled(
     let noise = noise.as_ref();
     let pieces = Band::pieces_of_output(pool, y)
         .into_par_iter()
+        .by_task()
         .zip(Band::pieces_of_output(pool, tap));
-    let tasks = Band::tasks(*pool).into_par_iter().zip(pieces);
+    let tasks = Band::tasks(*pool).into_par_iter().by_task().zip(pieces);
     tasks.for_each(|(band, (y, tap))| {
         let kernel = pooled::Forward {
             band,
@@ -168,11 +178,15 @@ pub(super) fn backward_pooled(
         true => dispatch_to(isa, pooled::Reduce::<true>(of_band(band))),
         false => dispatch_to(isa, pooled::Reduce::<false>(of_band(band))),
     };
-    let parts = Band::tasks(*pool).into_par_iter().map(reduce).collect();
+    let parts = Band::tasks(*pool)
+        .into_par_iter()
+        .by_task()
+        .map(reduce)
+        .collect();
     let mut sums = merge_in_order(config.shape.channels, parts);
     let averages = &Averages::new(&sums, config.shape.elements_per_channel(), repeats);
     let pieces = Band::pieces_of_input(pool, du);
-    let tasks = Band::tasks(*pool).into_par_iter().zip(pieces);
+    let tasks = Band::tasks(*pool).into_par_iter().by_task().zip(pieces);
     tasks.for_each(|(band, du)| {
         let pooled = of_band(band);
         match config.relu {
@@ -343,7 +357,7 @@ impl<'a, E: Element> Backward<'a, E> {
                 };
                 dispatch_to(self.isa, kernel)
             };
-            (0..tasks).into_par_iter().map(part).collect()
+            (0..tasks).into_par_iter().by_task().map(part).collect()
         } else {
             let part = |rectangle| {
                 let kernel = hwnc::Reduce::<E, RELU, RECOVER> {
@@ -356,7 +370,7 @@ impl<'a, E: Element> Backward<'a, E> {
                 };
                 dispatch_to(self.isa, kernel)
             };
-            let tasks = Rectangle::tasks(shape).into_par_iter();
+            let tasks = Rectangle::tasks(shape).into_par_iter().by_task();
             tasks.map(part).collect()
         }
     }
@@ -375,7 +389,7 @@ impl<'a, E: Element> Backward<'a, E> {
         let averages = &Averages::new(sums, shape.elements_per_channel(), repeats(shape));
         if by_plane(shape) {
             let task_length = stretch::planes_per_task(shape) * shape.spatial;
-            let tasks = du.par_chunks_mut(task_length).enumerate();
+            let tasks = du.par_chunks_mut(task_length).by_task().enumerate();
             tasks.for_each(|(task, du)| {
                 let stretch = Stretch::task(shape, task);
                 let kernel = nchw::Apply::<E, RELU> {
@@ -391,7 +405,7 @@ impl<'a, E: Element> Backward<'a, E> {
             });
         } else {
             let task_length = hwnc::rows_per_task(shape.channels) * shape.channels;
-            let tasks = du.par_chunks_mut(task_length).enumerate();
+            let tasks = du.par_chunks_mut(task_length).by_task().enumerate();
             tasks.for_each(|(task, du)| {
                 let elements = task * task_length..task * task_length + du.len();
                 let kernel = hwnc::Apply::<E, RELU> {

@@ -6,6 +6,7 @@ use crate::conv::direct_gradient::store;
 use crate::conv::shape::ConvShape;
 use crate::conv::weight_gradient::{Chunk, Sums, a_width};
 use crate::gemm::tile::MicroKernel;
+use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
 use crate::simd::Isa;
 use crate::vector::{Vector, VectorKernel, dispatch_vector};
@@ -56,6 +57,7 @@ pub(in crate::conv) fn run(
         let (to_a, to_b) = (Shared::new(&mut a), Shared::new(&mut b));
         (0..count.div_ceil(TASK_ROWS))
             .into_par_iter()
+            .by_task()
             .for_each(|task| {
                 let first = task * TASK_ROWS;
                 let rows = start + first..start + count.min(first + TASK_ROWS);

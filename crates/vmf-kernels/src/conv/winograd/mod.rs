@@ -18,6 +18,7 @@ mod transform;
 use super::shape::ConvShape;
 use super::weights::{Panels, Role};
 use crate::gemm::tile::{MicroKernel, Product};
+use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
 use crate::simd::Isa;
 use crate::vector::{Vector, VectorKernel, dispatch_vector};
@@ -107,12 +108,14 @@ impl Pass<'_> {
         let mut weights = Scratch::take(self.panels.count() * self.panel_len());
         weights
             .par_chunks_mut(self.panel_len())
+            .by_task()
             .enumerate()
             .for_each(|(panel, to)| self.transform_weights(panel, to));
         let weights: &[f32] = &weights;
         let rows = self.from.rows();
         (0..rows.div_ceil(TASK_ROWS))
             .into_par_iter()
+            .by_task()
             .for_each(|task| {
                 let rows = task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS);
                 let packing = Packing::plain(self.panels.depth, rows.len());
@@ -133,6 +136,7 @@ impl Pass<'_> {
         let shared = Shared::new(&mut points);
         (0..rows.div_ceil(TASK_ROWS))
             .into_par_iter()
+            .by_task()
             .for_each(|task| {
                 let first = task * TASK_ROWS;
                 let rows = first..rows.min(first + TASK_ROWS);
@@ -141,6 +145,7 @@ impl Pass<'_> {
         let points: &[f32] = &points;
         (0..self.panels.count().div_ceil(TASK_PANELS))
             .into_par_iter()
+            .by_task()
             .for_each(|task| {
                 let first = task * TASK_PANELS;
                 let count = TASK_PANELS.min(self.panels.count() - first);
