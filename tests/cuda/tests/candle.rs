@@ -4,8 +4,9 @@ use candle_core::backend::BackendStorage;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var,
 };
+use candle_nn::VarMap;
 use vmf_candle::ops::{Activation, BnNoise, bn_noise, bn_noise_eval};
-use vmf_candle::{Pass, stream_of};
+use vmf_candle::{Forward, Pass, Posterior, VmfConfig, seeded, stream_of, vmf_linear};
 
 /// The identity, whose gradient is a tensor that is given: a loss that needs no kernel of Candle's.
 struct WithGradient(Tensor);
@@ -151,6 +152,40 @@ fn a_product_and_the_operation_behind_it_pass_gradients_on() -> Result<()> {
                     numbers(grads.get(&weight).unwrap())?,
                 ),
                 ("gradient of sigma", numbers(grads.get(&sigma).unwrap())?),
+            ])
+        },
+        1e-4,
+    )
+}
+
+/// A layer as a user builds it: initial weights, noise, running statistics, and the gradients of all its variables.
+#[test]
+fn a_layer_is_that_of_the_cpu() -> Result<()> {
+    compare(
+        |device| {
+            let (vars, posterior) = (VarMap::new(), Posterior::new());
+            let vb = seeded(&vars, 7, DType::F32, device);
+            let config = VmfConfig::default().relu().sigma(0.5);
+            let layer = vmf_linear(8, 6, config, &posterior, vb.pp("layer"))?;
+            let xs = Var::from_tensor(&wave(&[10, 8], 0.53, device)?)?;
+            let y = layer.forward(&xs, &Pass::train(3, 0))?;
+            let loss = y.apply_op1(WithGradient(wave(&[10, 6], 0.21, device)?))?;
+            let grads = loss.backward()?;
+            let (mean, var) = layer.norm().running();
+            let gradient = |tensor: &Tensor| numbers(grads.get(tensor).unwrap());
+            Ok(vec![
+                ("initial weights", numbers(layer.weight())?),
+                ("y", numbers(&y)?),
+                ("running mean", numbers(&mean)?),
+                ("running variance", numbers(&var)?),
+                ("gradient of the input", gradient(&xs)?),
+                ("gradient of the weight", gradient(layer.weight())?),
+                ("gradient of rho", gradient(&layer.sigma().rho())?),
+                (
+                    "a sample",
+                    numbers(&layer.forward(&xs, &Pass::sample(3, 1))?)?,
+                ),
+                ("the mean", numbers(&layer.forward(&xs, &Pass::mean())?)?),
             ])
         },
         1e-4,

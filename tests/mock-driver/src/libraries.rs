@@ -11,7 +11,7 @@ use crate::{Handle, device};
 const SUCCESS: c_int = 0;
 /// `CUBLAS_STATUS_EXECUTION_FAILED`.
 const FAILED: c_int = 13;
-/// `CUBLAS_STATUS_NOT_SUPPORTED`.
+/// `CUBLAS_STATUS_NOT_SUPPORTED`; no code of cuRAND's, and as much an error there.
 const NOT_SUPPORTED: c_int = 15;
 /// `CUDA_R_32F`.
 const SINGLE: c_int = 0;
@@ -183,9 +183,21 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
     }
 }
 
-/// Products in double precision are linked to, and not there.
-#[unsafe(no_mangle)]
-pub extern "C" fn cublasDgemmStridedBatched() -> c_int {
-    eprintln!("mock driver: a matrix product in f64");
-    NOT_SUPPORTED
+macro_rules! is_not_there {
+    ($($name:ident: $what:literal;)*) => {$(
+        /// Is linked to, and not there.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> c_int {
+            eprintln!("mock driver: {}", $what);
+            NOT_SUPPORTED
+        }
+    )*};
+}
+
+is_not_there! {
+    cublasDgemmStridedBatched: "a matrix product in f64";
+    curandGenerateUniform: "random numbers of cuRAND";
+    curandGenerateUniformDouble: "random numbers of cuRAND";
+    curandGenerateNormal: "random numbers of cuRAND";
+    curandGenerateNormalDouble: "random numbers of cuRAND";
 }

@@ -17,6 +17,8 @@ pub(crate) enum Operation {
     Mad,
     MadWide,
     Fma,
+    /// Rounded towards minus infinity.
+    FmaDown,
     Div,
     Rem,
     Neg,
@@ -33,6 +35,8 @@ pub(crate) enum Operation {
     ReciprocalSqrt,
     Reciprocal,
     Exp2,
+    /// With subnormal numbers taken for zero, and given as zero.
+    Exp2Flushed,
     Log2,
 }
 
@@ -101,6 +105,8 @@ pub(crate) enum Rounding {
     Up,
     /// The conversion does not round to an integer.
     None,
+    /// It does not round, and what is outside of 0 to 1 goes to the nearer end, NaN to 0.
+    Saturate,
 }
 
 fn single(bits: u64) -> f32 {
@@ -131,6 +137,7 @@ fn compute_single(operation: Operation, a: f32, b: f32, c: f32) -> Option<f32> {
         Operation::Sub => a - b,
         Operation::Mul => a * b,
         Operation::Fma => a.mul_add(b, c),
+        Operation::FmaDown => fma_down(a, b, c),
         Operation::Div => a / b,
         Operation::Neg => -a,
         Operation::Abs => a.abs(),
@@ -140,9 +147,30 @@ fn compute_single(operation: Operation, a: f32, b: f32, c: f32) -> Option<f32> {
         Operation::Reciprocal => 1.0 / a,
         Operation::ReciprocalSqrt => (1.0 / wide.sqrt()) as f32,
         Operation::Exp2 => wide.exp2() as f32,
+        Operation::Exp2Flushed => flushed(flushed(a).exp2()),
         Operation::Log2 => wide.log2() as f32,
         _ => return None,
     })
+}
+
+/// `a b + c`, rounded towards minus infinity.
+fn fma_down(a: f32, b: f32, c: f32) -> f32 {
+    // The product is exact in double precision, and the sum with what its rounding left over (Knuth) is exact too.
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    let part = sum - product;
+    let left_over = (product - (sum - part)) + (c - part);
+    let nearest = sum as f32;
+    let above = f64::from(nearest) - sum;
+    if above > 0.0 || (above == 0.0 && left_over < 0.0) {
+        nearest.next_down()
+    } else {
+        nearest
+    }
+}
+
+fn flushed(value: f32) -> f32 {
+    if value.is_subnormal() { 0.0 } else { value }
 }
 
 fn compute_double(operation: Operation, a: f64, b: f64, c: f64) -> Option<f64> {
@@ -233,6 +261,8 @@ pub(crate) fn convert(to: Type, from: Type, rounding: Rounding, value: u64) -> O
         Rounding::Down => wide.floor(),
         Rounding::Up => wide.ceil(),
         Rounding::None => wide,
+        Rounding::Saturate if wide.is_nan() => 0.0,
+        Rounding::Saturate => wide.clamp(0.0, 1.0),
     };
     match (to.kind, to.bits) {
         // From f32, which an f64 holds exactly: one rounding.

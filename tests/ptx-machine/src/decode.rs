@@ -313,6 +313,7 @@ impl Names {
                     ["rzi"] => Rounding::TowardsZero,
                     ["rmi"] => Rounding::Down,
                     ["rpi"] => Rounding::Up,
+                    ["sat"] if last.is_float() => Rounding::Saturate,
                     _ => return Err("unknown rounding".into()),
                 },
                 to: operand(0)?,
@@ -376,7 +377,7 @@ impl Names {
 }
 
 /// The operation of an arithmetic instruction. The modifiers are spelled out, so that one which would change the
-/// result, such as `ftz` or `sat`, is refused.
+/// result, such as `ftz` or `sat`, is refused where it is not known.
 fn operation(name: &str, modifiers: &[&str], kind: Type) -> Result<Operation, String> {
     let float = kind.is_float();
     Ok(match (name, modifiers) {
@@ -391,6 +392,7 @@ fn operation(name: &str, modifiers: &[&str], kind: Type) -> Result<Operation, St
         ("mad", ["lo"]) if !float => Operation::Mad,
         ("mad", ["wide"]) if !float => Operation::MadWide,
         ("fma", ["rn"]) if float => Operation::Fma,
+        ("fma", ["rm"]) if float => Operation::FmaDown,
         ("div", []) if !float => Operation::Div,
         ("div", ["rn" | "full" | "approx"]) if float => Operation::Div,
         ("rem", []) if !float => Operation::Rem,
@@ -408,6 +410,7 @@ fn operation(name: &str, modifiers: &[&str], kind: Type) -> Result<Operation, St
         ("rsqrt", ["approx"]) if float => Operation::ReciprocalSqrt,
         ("rcp", ["rn" | "approx"]) if float => Operation::Reciprocal,
         ("ex2", ["approx"]) if float => Operation::Exp2,
+        ("ex2", ["approx", "ftz"]) if float => Operation::Exp2Flushed,
         ("lg2", ["approx"]) if float => Operation::Log2,
         _ => return Err("unknown instruction".into()),
     })

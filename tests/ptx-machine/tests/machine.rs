@@ -85,6 +85,40 @@ fn floats_round_once() {
 }
 
 #[test]
+fn rounding_down_saturation_and_flushing_are_as_asked_for() {
+    let float = |body: &str| f32::from_bits(result(&format!("{body} mov.b32 %r8, %f3;")));
+    // 1 + 2^-30 and 1 - 2^-30: the nearest number is 1 for both.
+    let one = |c: f32| {
+        let c = c.to_bits();
+        float(&format!(
+            "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f{c:08X}; fma.rm.f32 %f3, %f1, %f1, %f2;"
+        ))
+    };
+    assert_eq!(one(0.5f32.powi(30)), 1.0);
+    assert_eq!(one(-0.5f32.powi(30)), 1.0f32.next_down());
+    assert_eq!(one(1.0), 2.0);
+    let saturated = |value: f32| {
+        let value = value.to_bits();
+        float(&format!(
+            "mov.f32 %f1, 0f{value:08X}; cvt.sat.f32.f32 %f3, %f1;"
+        ))
+    };
+    let values = [-2.0, 0.25, 3.0, f32::NAN];
+    assert_eq!(values.map(saturated), [0.0, 0.25, 1.0, 0.0]);
+    // 2^-130 is subnormal, 2^-126 is the smallest normal number.
+    let power = |value: f32| {
+        let value = value.to_bits();
+        float(&format!(
+            "mov.f32 %f1, 0f{value:08X}; ex2.approx.ftz.f32 %f3, %f1;"
+        ))
+    };
+    assert_eq!(
+        [3.0, -126.0, -130.0].map(power),
+        [8.0, f32::MIN_POSITIVE, 0.0]
+    );
+}
+
+#[test]
 fn comparisons_know_nan() {
     let compare = |name: &str| {
         result(&format!(

@@ -2,7 +2,7 @@
 
 use super::config::WeightConstraint;
 use crate::sigma::stable_dtype;
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 
 /// A weight of shape (M, ...): M directions in D dimensions, under a constraint.
@@ -27,8 +27,12 @@ impl Weight {
         let raw = vb.get_with_hints(shape, "weight", init)?;
         // Rows that are on the sphere already, as a checkpoint's are, keep their last bit. A tensor that is no variable
         // comes from a file, with running statistics that belong to its scale: it is left alone too.
-        if constraint == WeightConstraint::Sphere && raw.is_variable() && !on_sphere(&raw)? {
-            Var::from_tensor(&raw)?.set(&unit_rows(&raw.detach())?)?;
+        if constraint == WeightConstraint::Sphere && raw.is_variable() {
+            // On the CPU, whatever the device: a seed then gives the same weights everywhere, to the last bit.
+            let rows = raw.detach().to_device(&Device::Cpu)?;
+            if !on_sphere(&rows)? {
+                Var::from_tensor(&raw)?.set(&unit_rows(&rows)?.to_device(raw.device())?)?;
+            }
         }
         Ok(Self { raw, constraint })
     }
@@ -65,7 +69,7 @@ pub(crate) fn unit_rows(weight: &Tensor) -> Result<Tensor> {
 }
 
 fn on_sphere(weight: &Tensor) -> Result<bool> {
-    let rows = weight.detach().to_dtype(DType::F64)?.flatten_from(1)?;
+    let rows = weight.to_dtype(DType::F64)?.flatten_from(1)?;
     let furthest = (rows.sqr()?.sum(1)? - 1.0)?.abs()?.max_all()?;
     let rounding = match weight.dtype() {
         DType::F64 | DType::F32 => 1e-5,
