@@ -46,6 +46,15 @@ pub fn choose(name: Option<&str>) -> Result<Device> {
     }
 }
 
+/// The device in a sentence, with the threads that compute where it is the CPU.
+pub fn in_words(device: &Device, threads: usize) -> String {
+    match device {
+        Device::Cpu if threads == 1 => "the CPU with 1 thread".into(),
+        Device::Cpu => format!("the CPU with {threads} threads"),
+        _ => "a GPU".into(),
+    }
+}
+
 /// Makes this many threads compute; all of the machine's if not said. The first call decides for the whole program: call it
 /// before anything is computed.
 pub fn use_threads(threads: Option<usize>) -> Result<usize> {

@@ -186,10 +186,7 @@ fn introduce(
     println!(
         "all of it takes about {} on {}; Ctrl-C stops, and the same command goes on",
         train::duration(Duration::from_secs_f64(seconds.min(1e9))),
-        match device {
-            candle_core::Device::Cpu => format!("the CPU with {threads} threads"),
-            _ => "a GPU".into(),
-        }
+        device::in_words(device, threads)
     );
     Ok(())
 }

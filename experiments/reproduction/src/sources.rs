@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use csv::{Reader, StringRecord};
 use lab::{Align, Cell, Table};
+use serde_json::Value;
 
 /// The table that a mark asks for, as Markdown. Paths are relative to the project's `root`.
 pub(crate) fn table(root: &Path, mark: &str) -> Result<String> {
@@ -12,7 +13,10 @@ pub(crate) fn table(root: &Path, mark: &str) -> Result<String> {
     let table = match words.as_slice() {
         ["csv", file] => csv(&root.join(file)),
         ["spread", file, columns @ ..] => spread(&root.join(file), columns),
-        _ => bail!("{mark:?} names no table: say `csv FILE` or `spread FILE COLUMN=DIGITS ..`"),
+        ["landscapes", files @ ..] if !files.is_empty() => landscapes(root, files),
+        _ => bail!(
+            "{mark:?} names no table: say `csv FILE`, `spread FILE COLUMN=DIGITS ..` or `landscapes FILE ..`"
+        ),
     };
     Ok(table.with_context(|| format!("table {mark}"))?.markdown())
 }
@@ -107,6 +111,59 @@ fn spread(path: &Path, columns: &[&str]) -> Result<Table> {
     Ok(table)
 }
 
+/// How well the loss around trained weights is a bowl, a row for each `landscape.json`.
+fn landscapes(root: &Path, files: &[&str]) -> Result<Table> {
+    let header = [
+        "layer",
+        "correlation, 1D and 2D",
+        "fitted kappa, 1D and 2D",
+        "beta M kappa / N",
+        "explained by the angle",
+        "by the radius",
+        "level set at 50 %",
+    ];
+    let mut table = Table::new(header);
+    for file in files {
+        let text = std::fs::read_to_string(root.join(file))
+            .with_context(|| format!("cannot read {file}"))?;
+        let found: Value = serde_json::from_str(&text).with_context(|| file.to_string())?;
+        let number = |path: &str, digits: usize| -> Result<String> {
+            let value = found.pointer(path).and_then(Value::as_f64);
+            let value = value.with_context(|| format!("{file} has no number {path}"))?;
+            Ok(format!("{value:.digits$}"))
+        };
+        let both = |name: &str, digits: usize| -> Result<String> {
+            let of = |family: &str| number(&format!("/{family}/{name}"), digits);
+            Ok(format!("{}, {}", of("1d")?, of("2d")?))
+        };
+        // The second of the three level sets. Where few directions reach it, its radius says little.
+        let level = "/2d/level_sets/1";
+        let reached = found.pointer(&format!("{level}/reached"));
+        let reached = reached
+            .and_then(Value::as_f64)
+            .with_context(|| format!("{file} has no level sets"))?;
+        let level_set = if reached < 1.0 {
+            format!("reached in {:.0} % of directions", 100.0 * reached)
+        } else {
+            let spread = found.pointer(&format!("{level}/spread"));
+            let spread = spread.and_then(Value::as_f64).unwrap_or(f64::NAN);
+            let radius = number(&format!("{level}/radius"), 3)?;
+            format!("{radius} ± {:.0} %", 100.0 * spread)
+        };
+        let row = [
+            found["layer"].as_str().unwrap_or("–").to_string(),
+            both("correlation", 3)?,
+            both("kappa", 2)?,
+            number("/posterior/slope", 3).unwrap_or_else(|_| "–".into()),
+            number("/1d/explained", 3)?,
+            number("/2d/explained", 3)?,
+            level_set,
+        ];
+        table.row(row.map(Cell::from))?;
+    }
+    Ok(table)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +188,33 @@ mod tests {
         let error = format!("{:#}", made("spread scores.csv acc").unwrap_err());
         assert!(error.contains("\"acc\" among network, ece"), "{error}");
         assert!(made("spread scores.csv network=2").is_err());
+    }
+
+    #[test]
+    fn a_landscape_is_a_row_and_a_missing_number_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let family = r#"{"correlation": 0.9571, "kappa": 3.849, "explained": 0.5, "level_sets": [{},
+            {"radius": 0.7761, "spread": 0.281, "reached": 1.0}, {}]}"#;
+        let text = format!(
+            r#"{{"layer": "features.0", "posterior": null, "1d": {family}, "2d": {family}}}"#
+        );
+        std::fs::write(folder.path().join("a.json"), text).unwrap();
+        std::fs::write(folder.path().join("b.json"), "{}").unwrap();
+        let markdown = table(folder.path(), "landscapes a.json").unwrap();
+        let row = markdown.lines().last().unwrap();
+        for cell in [
+            "features.0",
+            "0.957, 0.957",
+            "3.85, 3.85",
+            "–",
+            "0.776 ± 28 %",
+        ] {
+            assert!(row.contains(cell), "{cell}: {row}");
+        }
+        let error = format!(
+            "{:#}",
+            table(folder.path(), "landscapes b.json").unwrap_err()
+        );
+        assert!(error.contains("b.json"), "{error}");
     }
 }

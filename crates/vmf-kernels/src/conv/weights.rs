@@ -26,7 +26,7 @@ pub(super) struct Panels {
 }
 
 /// Channels of a column that are packed at a time.
-const BLOCK: usize = 16;
+const BLOCK: usize = 32;
 
 impl Panels {
     pub(super) fn new(shape: &ConvShape, role: Role, width: usize) -> Self {

@@ -2,6 +2,7 @@
 
 mod figure;
 pub mod group;
+mod sweep;
 mod tables;
 mod write;
 

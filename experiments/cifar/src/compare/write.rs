@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::group::Group;
-use super::{Comparison, figure, tables};
+use super::{Comparison, figure, sweep, tables};
 use crate::eval::results::{Measured, Way};
 
 /// The version of comparison.json.
@@ -22,7 +22,7 @@ pub(super) fn write(comparison: &Comparison, folder: &Path) -> Result<PathBuf> {
     tables::csv(comparison)?.save(&out, "comparison.csv")?;
     let json = serde_json::to_string_pretty(&document(comparison))? + "\n";
     out.write("comparison.json", json)?;
-    let report = Report::new(format!("Networks compared on {}", comparison.data))
+    let mut report = Report::new(format!("Networks compared on {}", comparison.data))
         .subtitle(subtitle(comparison))
         .section(
             Section::new("Scores")
@@ -33,7 +33,14 @@ pub(super) fn write(comparison: &Comparison, folder: &Path) -> Result<PathBuf> {
                      mean of the probabilities of several noisy passes, for networks that have noise.",
                 ),
         )
-        .section(Section::new("Training and calibration").figure(&figure, caption(comparison))?)
+        .section(Section::new("Training and calibration").figure(&figure, caption(comparison))?);
+    if let Some(curve) = sweep::figure(comparison) {
+        curve.save(&out, "beta")?;
+        let caption =
+            "Scores of the trained networks over beta; bars are one standard deviation over seeds.";
+        report = report.section(Section::new("The weight of the KL").figure(&curve, caption)?);
+    }
+    let report = report
         .section(
             Section::new("Temperature scaling")
                 .paragraph(

@@ -7,6 +7,7 @@ use candle_core::Device;
 
 use super::Trainer;
 use crate::data::Dataset;
+use crate::device;
 use crate::run::Record;
 use crate::settings::{Preset, Settings};
 
@@ -19,18 +20,18 @@ pub(super) fn beginning(
     threads: usize,
     seconds: f64,
 ) -> String {
-    let place = match device {
-        Device::Cpu => format!("the CPU with {threads} threads"),
-        _ => "a GPU".into(),
-    };
     let what = format!(
-        "training {} of width {} with --method {} on {} images of {} for {} epochs, on {place}: about {}",
+        "training {} of width {} with --method {} on {} images of {} for {}, on {}: about {}",
         settings.depth,
         settings.width,
         settings.method.name(),
         set.train.len(),
         set.name,
-        settings.epochs,
+        match settings.epochs {
+            1 => "1 epoch".into(),
+            epochs => format!("{epochs} epochs"),
+        },
+        device::in_words(device, threads),
         duration(Duration::from_secs_f64(seconds.min(1e9))),
     );
     let Some(preset) = preset else { return what };
