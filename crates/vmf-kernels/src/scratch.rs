@@ -2,9 +2,9 @@
 //!
 //! A buffer of tens of megabytes that is allocated and freed in every call costs a page fault per 4 KB, more than
 //! the arithmetic done on it. Buffers are therefore kept when they are dropped, and handed out again: small ones by the
-//! thread that used them, in whose cache they are, large ones to whoever asks. A buffer that nobody has asked for in a
-//! long time is freed. While in use a buffer is in no store, so calls may nest (a worker that waits may run another
-//! task meanwhile).
+//! thread that used them, in whose cache they are, to whoever asks if they are large or may be dropped on another thread than
+//! they were taken on. A buffer that nobody has asked for in a long time is freed, and a store holds so many at most. While in
+//! use a buffer is in no store, so calls may nest (a worker that waits may run another task meanwhile).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,6 +22,9 @@ const LINE: usize = 16;
 const LARGE: usize = 1 << 14;
 /// Requests that an idle buffer waits for: some dozens of training steps.
 const PATIENCE: u64 = 1 << 14;
+
+/// Idle buffers of a store, at most: several times as many as the largest network here uses.
+const MOST: usize = 256;
 
 /// Buffers that are not in use.
 struct Store {
@@ -51,6 +54,10 @@ impl Store {
     }
 
     fn put(&mut self, lines: Vec<Line>) {
+        if self.idle.len() == MOST {
+            let longest_idle = (0..MOST).min_by_key(|&i| self.idle[i].0);
+            self.idle.swap_remove(longest_idle.unwrap_or(0));
+        }
         self.idle.push((self.requests, lines));
     }
 }
@@ -60,14 +67,27 @@ thread_local! {
 }
 static COMMON: Mutex<Store> = Mutex::new(Store::new());
 
-/// Does something with the store for buffers of this many lines; nothing where the thread's own is gone, at its exit.
-fn with_store<T>(lines: usize, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
-    if lines >= LARGE {
-        return Some(f(&mut COMMON
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)));
+/// Where a buffer comes from and goes back to.
+#[derive(Clone, Copy, Default)]
+enum Home {
+    /// The store of the thread.
+    #[default]
+    Own,
+    /// The store of all threads.
+    Common,
+}
+
+impl Home {
+    /// Does something with the store; nothing where the thread's own is gone, at its exit.
+    fn with_store<T>(self, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
+        match self {
+            Home::Own => OWN.try_with(|store| f(&mut store.borrow_mut())).ok(),
+            Home::Common => {
+                let mut store = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
+                Some(f(&mut store))
+            }
+        }
     }
-    OWN.try_with(|store| f(&mut store.borrow_mut())).ok()
 }
 
 /// A buffer of `f32`, 64-byte aligned, with unspecified contents; its memory is used again when it is dropped.
@@ -75,16 +95,30 @@ fn with_store<T>(lines: usize, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
 pub struct Scratch {
     lines: Vec<Line>,
     len: usize,
+    home: Home,
 }
 
 impl Scratch {
-    /// A buffer of `len` numbers whose values are whatever the last user left.
+    /// A buffer of `len` numbers whose values are whatever the last user left, to be dropped on this thread.
     pub fn take(len: usize) -> Scratch {
+        match len.div_ceil(LINE) {
+            lines if lines < LARGE => Scratch::from(Home::Own, len),
+            _ => Scratch::from(Home::Common, len),
+        }
+    }
+
+    /// The same, to be kept and dropped on any thread. In a thread's own store, such buffers would gather on the thread that
+    /// drops them while the one that takes them allocates ever more.
+    pub fn take_to_keep(len: usize) -> Scratch {
+        Scratch::from(Home::Common, len)
+    }
+
+    fn from(home: Home, len: usize) -> Scratch {
         let wanted = len.div_ceil(LINE);
-        let lines = with_store(wanted, |store| store.take(wanted)).flatten();
+        let lines = home.with_store(|store| store.take(wanted)).flatten();
         // A fresh zeroed allocation costs nothing until touched.
         let lines = lines.unwrap_or_else(|| vec![Line([0.0; LINE]); wanted]);
-        Scratch { lines, len }
+        Scratch { lines, len, home }
     }
 }
 
@@ -92,14 +126,14 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
         if !lines.is_empty() {
-            with_store(lines.len(), |store| store.put(lines));
+            self.home.with_store(|store| store.put(lines));
         }
     }
 }
 
 impl Clone for Scratch {
     fn clone(&self) -> Self {
-        let mut copy = Scratch::take(self.len);
+        let mut copy = Scratch::from(self.home, self.len);
         copy.copy_from_slice(self);
         copy
     }
@@ -191,6 +225,44 @@ mod tests {
         let place = Scratch::take(len).as_ptr() as usize;
         let seen = std::thread::spawn(move || Scratch::take(len).as_ptr() as usize);
         assert_eq!(seen.join().unwrap(), place);
+    }
+
+    #[test]
+    fn buffers_to_keep_come_back_from_other_threads() {
+        // A length that no other test uses, and just too short to be large.
+        let len = LINE * (LARGE - 5);
+        let (taken, keep) = std::sync::mpsc::channel::<Scratch>();
+        let (dropped, again) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            for buffer in keep {
+                drop(buffer);
+                dropped.send(()).unwrap();
+            }
+        });
+        let mut places = std::collections::BTreeSet::new();
+        for _ in 0..20 {
+            let buffer = Scratch::take_to_keep(len);
+            places.insert(buffer.as_ptr() as usize);
+            taken.send(buffer).unwrap();
+            again.recv().unwrap();
+        }
+        assert_eq!(places.len(), 1, "the same buffer every time");
+    }
+
+    #[test]
+    fn a_store_that_is_only_given_to_does_not_grow_without_end() {
+        let mut store = Store::new();
+        for number in 0..3 * MOST {
+            store.requests = number as u64;
+            store.put(vec![Line([0.0; LINE]); 1]);
+        }
+        assert_eq!(store.idle.len(), MOST);
+        assert!(
+            store
+                .idle
+                .iter()
+                .all(|(since, _)| *since >= 2 * MOST as u64)
+        );
     }
 
     #[test]

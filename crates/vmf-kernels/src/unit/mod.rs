@@ -139,7 +139,7 @@ impl Unit {
         on_pool(|| {
             check_length("y", y.len(), self.output_len())?;
             if kept.u.len() != self.conv_len() {
-                kept.u = Scratch::take(self.conv_len());
+                kept.u = Scratch::take_to_keep(self.conv_len());
             }
             self.conv.forward(x, w, &mut kept.u)?;
             match self.pool {
