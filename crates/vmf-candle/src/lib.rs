@@ -40,7 +40,7 @@
 //!
 //! // Train.
 //! let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
-//! let beta = Schedule::warmup(0.1, 20.0);
+//! let beta = Schedule::warmup(posterior.suggested_beta(train_set_len), 20.0);
 //! for epoch in 0..epochs {
 //!     let logits = model.forward(&images, &Pass::train(seed, epoch))?; // one batch an epoch, for brevity
 //!     let nll = cross_entropy(&logits, &labels)?;
@@ -119,9 +119,9 @@
 //!
 //! `beta = 1` is the evidence lower bound. The KL of a wide network is far larger than the information in its data (a layer
 //! of 512 units with 4608 inputs has a million nats), so with `beta = 1` the noise of such a network grows until it drowns the
-//! signal. Treat beta as a temperature: begin with 0.1 for a convolutional network on tens of thousands of images, warm it up
-//! over the first tenth of training, and lower it tenfold while [`Summary::warn_if_collapsed`] names layers. Small problems
-//! with more data than weights, such as a linear model, are at home at `beta = 1`.
+//! signal. Treat beta as a temperature: begin with [`Posterior::suggested_beta`], half an example a weight, warm it up
+//! over the first tenth or fifth of training, and lower it threefold while [`Summary::warn_if_collapsed`] names layers or accuracy
+//! suffers. Small problems with more data than weights, such as a linear model, are at home at `beta = 1`.
 //!
 //! # How to read sigma_eff
 //!

@@ -91,6 +91,31 @@ impl Posterior {
         self.lock().is_empty()
     }
 
+    /// A beta to begin with, for a training set of this size:
+    /// ```text
+    /// beta = N / (2 sum over layers of M D),    at most 1
+    /// ```
+    /// The KL grows with the number of weights, the information in the data with the number of examples N; this keeps
+    /// their ratio where it was found to serve networks of several widths (`docs/reproduction.md` in the repository has
+    /// the curves). It is a beginning: raise beta if the prediction is too sure, lower it if accuracy suffers.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use vmf_candle::*;
+    /// # let (vars, posterior) = (VarMap::new(), Posterior::new());
+    /// # let vb = seeded(&vars, 1, DType::F32, &Device::Cpu);
+    /// vmf_linear(100, 50, VmfConfig::default(), &posterior, vb.pp("layer"))?; // 5000 weights
+    /// assert_eq!(posterior.suggested_beta(1000), 0.1);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    pub fn suggested_beta(&self, train_set_len: usize) -> f64 {
+        let weights = |layer: &Layer| layer.spec.units as f64 * layer.spec.dim as f64;
+        let weights: f64 = self.lock().iter().map(weights).sum();
+        // Without layers there is no KL, and any beta will do.
+        (0.5 * train_set_len as f64 / weights.max(1.0)).min(1.0)
+    }
+
     /// The KL from the posterior to the uniform prior, in nats, summed over all layers: a differentiable scalar.
     ///
     /// In double precision where the device has it: a wide layer has 10^6 nats, of which a step changes the last digits.

@@ -154,7 +154,8 @@ impl Preset {
 
     /// Its settings.
     pub fn settings(self) -> Settings {
-        // The paper is silent on beta, augmentation and the initial sigma_eff.
+        // The paper is silent on beta, augmentation and the initial sigma_eff. beta is `Posterior::suggested_beta`, rounded: a
+        // quarter of it for twice the width.
         let paper = Settings {
             method: Method::Vmf,
             data: Source::Cifar10,
@@ -170,7 +171,7 @@ impl Preset {
             lr: 1e-4,
             lr_decay: Decay::Constant,
             noise_lr: 2e-2,
-            beta: 0.1,
+            beta: 0.002,
             warmup: 20.0,
             clip: 0.0,
             statistics_images: 4096,
@@ -184,6 +185,7 @@ impl Preset {
                 batch: 128,
                 lr: 1e-3,
                 lr_decay: Decay::Cosine,
+                beta: 0.03,
                 warmup: 6.0,
                 ..paper
             },
@@ -193,6 +195,7 @@ impl Preset {
                 batch: 128,
                 lr: 1e-3,
                 lr_decay: Decay::Cosine,
+                beta: 0.1,
                 warmup: 2.0,
                 ..paper
             },
@@ -376,12 +379,26 @@ mod tests {
     }
 
     #[test]
+    fn beta_is_what_the_posterior_suggests() {
+        use candle_core::{DType, Device};
+        for preset in [Preset::Cpu, Preset::Quick] {
+            let settings = preset.settings();
+            let (vars, posterior) = (candle_nn::VarMap::new(), vmf_candle::Posterior::new());
+            let vb = vmf_candle::seeded(&vars, 0, DType::F32, &Device::Cpu);
+            crate::model::Vgg::new(&settings.network(3, 10), &posterior, vb).unwrap();
+            let suggested = posterior.suggested_beta(50_000);
+            let ratio = settings.beta / suggested;
+            assert!((0.8..1.25).contains(&ratio), "{preset:?}: {suggested}");
+        }
+    }
+
+    #[test]
     fn the_paper_s_settings_are_those_of_its_appendix() {
         let paper = Preset::Paper.settings();
         assert_eq!((paper.batch, paper.epochs, paper.width), (256, 200, 1.0));
         assert_eq!((paper.lr, paper.noise_lr), (1e-4, 2e-2));
-        assert_eq!((paper.beta_at(0.0), paper.beta_at(10.0)), (0.0, 0.05));
-        assert_eq!((paper.beta_at(20.0), paper.beta_at(200.0)), (0.1, 0.1));
+        assert_eq!((paper.beta_at(0.0), paper.beta_at(10.0)), (0.0, 0.001));
+        assert_eq!((paper.beta_at(20.0), paper.beta_at(200.0)), (0.002, 0.002));
         assert_eq!(paper.lr_at(150.0), 1e-4);
         for method in [Method::None, Method::Map] {
             let other = Settings {
