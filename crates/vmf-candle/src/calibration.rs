@@ -15,8 +15,8 @@ use vmf_core::metrics::Predictions;
 /// let probs = Tensor::new(&[[0.9f32, 0.1], [0.8, 0.2], [0.3, 0.7]], &Device::Cpu)?;
 /// let labels = Tensor::new(&[0u32, 1, 1], &Device::Cpu)?;
 /// let calibration = Calibration::of(&probs, &labels)?;
-/// println!("{calibration}"); // accuracy 0.667   NLL 0.690   ECE 0.400   3 examples
-/// # assert_eq!(calibration.to_string(), "accuracy 0.667   NLL 0.690   ECE 0.400   3 examples");
+/// println!("{calibration}"); // accuracy 0.667   confidence 0.800   NLL 0.690   ECE 0.400   3 examples
+/// # assert_eq!(calibration.to_string(), "accuracy 0.667   confidence 0.800   NLL 0.690   ECE 0.400   3 examples");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +24,9 @@ use vmf_core::metrics::Predictions;
 pub struct Calibration {
     /// The share of examples whose most probable class is the right one.
     pub accuracy: f64,
+    /// The mean probability of the most probable class. Above the accuracy the network is too sure of itself, below it not
+    /// sure enough.
+    pub confidence: f64,
     /// The mean of `-ln p(right class)`, in nats.
     pub nll: f64,
     /// The mean squared distance between the probabilities and the truth.
@@ -40,12 +43,29 @@ impl Calibration {
     ///
     /// For a data set that was predicted in batches, join them first: `Tensor::cat(&probs, 0)`.
     pub fn of(probs: &Tensor, labels: &Tensor) -> Result<Self> {
-        let (_, classes) = probs.dims2()?;
+        let (examples, classes) = probs.dims2()?;
+        let wrong = |reason: String| Error::Shape {
+            what: "calibration".into(),
+            reason,
+        };
+        if labels.dims() != [examples] {
+            return Err(wrong(format!(
+                "{examples} predictions, labels of shape {:?}",
+                labels.dims()
+            )));
+        }
         let probs: Vec<f64> = probs
             .to_device(&Device::Cpu)?
             .to_dtype(DType::F64)?
             .flatten_all()?
             .to_vec1()?;
+        if probs.iter().any(|p| !(-1e-6..=1.0 + 1e-6).contains(p)) {
+            return Err(wrong(
+                "expected probabilities, got numbers outside of 0 to 1: apply `candle_nn::ops::softmax(&logits, 1)` to logits".into(),
+            ));
+        }
+        let largest = |row: &[f64]| row.iter().copied().fold(0.0, f64::max);
+        let confidence: f64 = probs.chunks_exact(classes.max(1)).map(largest).sum();
         let labels: Vec<u32> = labels
             .to_device(&Device::Cpu)?
             .to_dtype(DType::U32)?
@@ -53,6 +73,7 @@ impl Calibration {
         let predictions = Predictions::new(&probs, &labels, classes).map_err(Error::from)?;
         Ok(Self {
             accuracy: predictions.accuracy(),
+            confidence: confidence / examples as f64,
             nll: predictions.nll(),
             brier: predictions.brier(),
             ece: predictions.ece(),
@@ -72,6 +93,7 @@ impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             accuracy,
+            confidence,
             nll,
             ece,
             examples,
@@ -79,7 +101,7 @@ impl fmt::Display for Calibration {
         } = self;
         write!(
             f,
-            "accuracy {accuracy:.3}   NLL {nll:.3}   ECE {ece:.3}   {examples} examples"
+            "accuracy {accuracy:.3}   confidence {confidence:.3}   NLL {nll:.3}   ECE {ece:.3}   {examples} examples"
         )
     }
 }
@@ -94,9 +116,18 @@ mod tests {
         let labels = |labels: &[u32]| Tensor::new(labels, &Device::Cpu);
         assert!(Calibration::of(&probs, &labels(&[0, 1])?).is_ok());
         assert!(Calibration::of(&probs, &labels(&[0, 2])?).is_err());
-        assert!(Calibration::of(&probs, &labels(&[0])?).is_err());
+        let error = |probs: &Tensor, labels: &Tensor| {
+            let refused = Calibration::of(probs, labels);
+            refused.unwrap_err().to_string()
+        };
+        let message = error(&probs, &labels(&[0])?);
+        assert!(
+            message.contains("2 predictions, labels of shape [1]"),
+            "{message}"
+        );
         let logits = Tensor::new(&[[5f32, -5.0], [1.0, 2.0]], &Device::Cpu)?;
-        assert!(Calibration::of(&logits, &labels(&[0, 1])?).is_err());
+        let message = error(&logits, &labels(&[0, 1])?);
+        assert!(message.contains("softmax(&logits, 1)"), "{message}");
         Ok(())
     }
 }

@@ -39,8 +39,9 @@
 //!     .add_plain(candle_nn::linear(16, 10, vb.pp("head"))?);
 //!
 //! // Train.
-//! let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
-//! let beta = Schedule::warmup(posterior.suggested_beta(train_set_len), 20.0);
+//! // (`Adam` keeps the weights on the sphere; behind another optimizer call `posterior.project_weights()` after each step.)
+//! let mut adam = Adam::for_model(&vars, &posterior, AdamConfig { lr: 1e-3, ..Default::default() })?;
+//! let beta = Schedule::warmup(posterior.suggested_beta(train_set_len), 0.2 * f64::from(epochs));
 //! for epoch in 0..epochs {
 //!     let logits = model.forward(&images, &Pass::train(seed, epoch))?; // one batch an epoch, for brevity
 //!     let nll = cross_entropy(&logits, &labels)?;
@@ -71,8 +72,9 @@
 //!
 //! impl Forward for Block {
 //!     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-//!         let xs = self.first.forward(xs, pass)?;
-//!         let xs = (self.second.forward(&xs, pass)? + &xs)?; // a skip connection
+//!         let ys = self.first.forward(xs, pass)?; // built with `.relu()`
+//!         let ys = self.second.forward(&ys, pass)?; // and this without: its activation follows the sum
+//!         let xs = (ys + xs)?.relu()?;
 //!         self.head.forward(&xs.mean((2, 3))?)
 //!     }
 //! }
@@ -140,8 +142,9 @@
 //! [`Prediction::calibration`] gives accuracy, NLL and expected calibration error against labels; [`Calibration::of`] does for
 //! the probabilities of any network, such as the one before the conversion. Compare both on data that was not trained on.
 //! [`metrics`] has reliability diagrams, detection of foreign inputs and temperature scaling. The example `calibrated` shows
-//! a network of candle-nn's layers before and after. If the prediction is too sure, raise beta; if accuracy falls and
-//! [`Posterior::summary`] shows layers beyond sigma_eff = 2, lower it.
+//! a network of candle-nn's layers before and after. If the prediction is too sure (confidence above accuracy), raise beta. If it
+//! is not sure enough, which Monte Carlo with too much noise is, or if accuracy falls and [`Posterior::summary`] shows layers beyond
+//! sigma_eff = 2, lower it.
 //!
 //! # Checkpoints
 //!

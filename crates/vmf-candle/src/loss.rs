@@ -23,7 +23,7 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
             requirement: "it must lie in [0, 1)",
         })?
     }
-    let (examples, _) = logits.dims2()?;
+    let (examples, classes) = logits.dims2()?;
     if labels.dims() != [examples] {
         Err(Error::Shape {
             what: "cross-entropy".into(),
@@ -41,12 +41,31 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
     }
     let log_probs = log_softmax(logits)?;
     let labels = labels.to_dtype(DType::U32)?.unsqueeze(1)?;
-    let of_label = log_probs.gather(&labels, 1)?.mean_all()?.neg()?;
+    let of_label = match log_probs.gather(&labels, 1) {
+        Ok(of_label) => of_label.mean_all()?.neg()?,
+        Err(error) => Err(describe_labels(&labels, classes).unwrap_or(error))?,
+    };
     if smoothing == 0.0 {
         return Ok(of_label);
     }
     let of_all = log_probs.mean_all()?.neg()?;
     (of_label * (1.0 - smoothing))? + (of_all * smoothing)?
+}
+
+/// Which label is not a class, if that is what is wrong.
+fn describe_labels(labels: &Tensor, classes: usize) -> Option<candle_core::Error> {
+    let labels: Vec<u32> = labels.flatten_all().ok()?.to_vec1().ok()?;
+    let label = labels
+        .into_iter()
+        .find(|label| *label as usize >= classes)?;
+    let error = Error::Shape {
+        what: "cross-entropy".into(),
+        reason: format!(
+            "a label is {label}, but the logits are of {classes} classes, 0 to {}",
+            classes.max(1) - 1
+        ),
+    };
+    Some(error.into())
 }
 
 /// `ln softmax` over the last dimension, in at least single precision, differentiable.

@@ -26,7 +26,7 @@ pub struct Loss {
     pub total: Tensor,
     /// The mean negative log-likelihood, as it was given.
     pub nll: Tensor,
-    /// The KL of the whole posterior in nats, unscaled.
+    /// The KL of the whole posterior in nats, unscaled; in double precision where the device has it.
     pub kl: Tensor,
 }
 
@@ -47,6 +47,8 @@ impl Elbo {
     }
 
     /// The loss of a batch with this mean negative log-likelihood.
+    ///
+    /// `posterior` is the one that the layers were built with. An empty one has a KL of 0: maximum likelihood.
     pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
         if self.train_len == 0 {
             Err(Error::Setting {

@@ -260,6 +260,10 @@ impl Moments {
 /// Statistics collected in training belong to noisy activations and serve Monte Carlo passes; without noise the
 /// activations of all but the first layer are narrower. Run this at the end of training, before `Pass::mean()` is used: a
 /// few thousand examples are enough. Returns the number of batches.
+///
+/// Those of Monte Carlo passes are left alone: they are an average over about the last ten batches of training, which is
+/// as good as the weights stood still by then. Let the learning rate fall to zero, or run some batches with
+/// `Pass::train` and no step of the optimizer.
 pub fn reestimate<M: Forward + ?Sized>(
     model: &M,
     batches: impl IntoIterator<Item = Result<Tensor>>,

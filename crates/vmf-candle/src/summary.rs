@@ -188,6 +188,9 @@ impl Summary {
     }
 
     /// Logs a warning that names the collapsed layers, if there are any, and returns it.
+    ///
+    /// It looks at one layer at a time. Several layers of moderate noise in a row can drown the signal too, so no warning
+    /// does not mean that beta is small enough: compare the accuracy of Monte Carlo with that of the noise-free pass.
     pub fn warn_if_collapsed(&self, thresholds: &Thresholds) -> Option<Collapse> {
         let collapse = self.collapse(thresholds);
         if collapse.is_none() {

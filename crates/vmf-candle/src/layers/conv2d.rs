@@ -1,7 +1,7 @@
 //! A convolution of variational units.
 
 use super::config::VmfConv2dConfig;
-use super::linear::{Unit, is_fast};
+use super::linear::{Unit, check_dtype, is_fast};
 use super::norm::{Activations, BatchNorm};
 use super::weight::Weight;
 use crate::error::Error;
@@ -92,11 +92,12 @@ impl VmfConv2d {
 
 impl Forward for VmfConv2d {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        self.check(xs.dims())?;
+        check_dtype(&self.unit.name, xs, self.weight.raw())?;
         if self.is_fast(xs) {
             return from_fast(&self.forward_fast(&to_fast(xs)?, None, pass)?);
         }
         let weight = self.weight.effective()?;
-        self.check(xs.dims(), xs.dims().get(1))?;
         let (batch, _, height, width) = xs.dims4()?;
         let shape = self.shape(batch, [height, width])?;
         let u = &candle_conv2d(xs, &weight, &shape)?;
@@ -124,8 +125,8 @@ impl VmfConv2d {
         pass: &Pass,
     ) -> Result<Tensor> {
         let weight = self.weight.effective()?;
-        self.check(xs.dims(), xs.dims().get(3))?;
-        let (height, width, batch, _) = xs.dims4()?;
+        let (height, width, batch, channels) = xs.dims4()?;
+        self.check(&[batch, channels, height, width])?;
         let conv = self.shape(batch, [height, width])?;
         let input = UnitArguments {
             xs,
@@ -153,14 +154,19 @@ impl VmfConv2d {
         })
     }
 
-    fn check(&self, dims: &[usize], channels: Option<&usize>) -> Result<()> {
+    /// Whether these are the dimensions of images (N, C, H, W) that it takes.
+    fn check(&self, dims: &[usize]) -> Result<()> {
         let expected = self.weight.raw().dim(1)? * self.groups;
-        if dims.len() != 4 || channels != Some(&expected) {
-            Err(Error::Shape {
-                what: format!("layer {:?}", self.unit.name),
-                reason: format!("expected images with {expected} channels, got {dims:?}"),
-            })?
+        if dims.len() == 4 && dims[1] == expected {
+            return Ok(());
         }
-        Ok(())
+        let hint = match dims {
+            [channels, _, _] if *channels == expected => "; a single image needs `unsqueeze(0)`",
+            _ => "",
+        };
+        Err(Error::Shape {
+            what: format!("layer {:?}", self.unit.name),
+            reason: format!("expected images (N, {expected}, H, W), got {dims:?}{hint}"),
+        })?
     }
 }

@@ -64,6 +64,7 @@ impl Forward for VmfLinear {
                 reason: format!("expected (batch, ..., {in_dim}), got {:?}", xs.dims()),
             })?
         }
+        check_dtype(&self.unit.name, xs, &weight)?;
         let rows = xs.reshape(((), in_dim))?;
         let sigma = self.unit.sigma.sigma()?;
         let y = if is_fast(&rows, &weight) {
@@ -132,6 +133,21 @@ impl Unit {
     pub(super) fn forward(&self, input: &impl Normalize, pass: &Pass) -> Result<Tensor> {
         self.norm.forward(input, self.stream, self.activation, pass)
     }
+}
+
+/// Input and weights must be of one type; the layer's name is in the error.
+pub(super) fn check_dtype(name: &str, xs: &Tensor, weight: &Tensor) -> Result<()> {
+    if xs.dtype() != weight.dtype() {
+        Err(Error::Shape {
+            what: format!("layer {name:?}"),
+            reason: format!(
+                "its weights are {:?}, its input is {:?}: convert one of them with `to_dtype`",
+                weight.dtype(),
+                xs.dtype()
+            ),
+        })?
+    }
+    Ok(())
 }
 
 /// Whether the fused unit of the CPU serves these tensors. Elsewhere Candle's own product comes first.
