@@ -218,35 +218,25 @@ mod tests {
         assert!(empty.is_empty() && empty.iter_mut().next().is_none());
     }
 
-    #[test]
-    fn large_buffers_go_to_whoever_asks() {
-        // A length that no other test uses.
-        let len = 16 * LARGE + 16 * 77;
-        let place = Scratch::take(len).as_ptr() as usize;
-        let seen = std::thread::spawn(move || Scratch::take(len).as_ptr() as usize);
-        assert_eq!(seen.join().unwrap(), place);
+    /// How many buffers a thread has in its own store after dropping these.
+    fn kept_by_the_thread_that_drops(buffers: Vec<Scratch>) -> usize {
+        let dropping = std::thread::spawn(move || {
+            drop(buffers);
+            OWN.with(|store| store.borrow().idle.len())
+        });
+        dropping.join().unwrap()
     }
 
     #[test]
-    fn buffers_to_keep_come_back_from_other_threads() {
-        // A length that no other test uses, and just too short to be large.
-        let len = LINE * (LARGE - 5);
-        let (taken, keep) = std::sync::mpsc::channel::<Scratch>();
-        let (dropped, again) = std::sync::mpsc::channel::<()>();
-        std::thread::spawn(move || {
-            for buffer in keep {
-                drop(buffer);
-                dropped.send(()).unwrap();
-            }
-        });
-        let mut places = std::collections::BTreeSet::new();
-        for _ in 0..20 {
-            let buffer = Scratch::take_to_keep(len);
-            places.insert(buffer.as_ptr() as usize);
-            taken.send(buffer).unwrap();
-            again.recv().unwrap();
-        }
-        assert_eq!(places.len(), 1, "the same buffer every time");
+    fn only_small_buffers_stay_with_the_thread_that_drops_them() {
+        let five = |take: fn(usize) -> Scratch, lines: usize| {
+            let buffers = (0..5).map(|_| take(LINE * lines)).collect();
+            kept_by_the_thread_that_drops(buffers)
+        };
+        assert_eq!(five(Scratch::take, LARGE - 1), 5);
+        assert_eq!(five(Scratch::take, LARGE), 0);
+        assert_eq!(five(Scratch::take_to_keep, LARGE - 1), 0);
+        assert_eq!(five(Scratch::take_to_keep, 1), 0);
     }
 
     #[test]
