@@ -37,7 +37,7 @@ pub enum Algorithm {
     Auto,
     /// Dense products, tap by tap.
     Direct,
-    /// Winograd's F(4x4, 3x3) where it applies, direct elsewhere.
+    /// Winograd's F(4x4, 3x3), and its kin for images of 2x2, where they apply, direct elsewhere.
     Winograd,
 }
 

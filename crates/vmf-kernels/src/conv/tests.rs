@@ -118,6 +118,19 @@ fn plain_3x3_matches_its_definition() {
     }
 }
 
+/// The nine products of a 2x2 image are sums without factors, and as exact as the taps.
+#[test]
+fn images_of_one_small_tile_match_their_definition() {
+    let mut rng = Rng::new(6);
+    for size in [[2, 2], [1, 2], [2, 1], [1, 1]] {
+        for (batch, inputs, outputs) in [(5, 16, 40), (64, 17, 33), (1, 256, 64), (2, 1, 3)] {
+            let shape = ConvShape::same(batch, inputs, outputs, size, 3);
+            check(shape, Algorithm::Winograd, DIRECT_ERROR, &mut rng);
+            check(shape, Algorithm::Auto, DIRECT_ERROR, &mut rng);
+        }
+    }
+}
+
 /// At the depth of VGG16's last blocks, where the sums are longest.
 #[test]
 fn the_error_bounds_hold_for_wide_layers() {
@@ -235,6 +248,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     let shapes = [
         ConvShape::same(13, 20, 40, [9, 7], 3),
         ConvShape::same(9, 64, 130, [4, 4], 3),
+        ConvShape::same(9, 40, 70, [2, 2], 3),
         ConvShape::same(7, 3, 10, [8, 8], 3),
         ConvShape {
             groups: 6,

@@ -1,7 +1,9 @@
-//! The weight gradient through the 36 points: `dw = G^T [ sum over tiles of (A dy A^T) . (B^T x B) ] G`.
+//! The weight gradient through the points: `dw = G^T [ sum over tiles of (A dy A^T) . (B^T x B) ] G`.
 
-use super::tiles::{Forward, Grid, POINTS, Packing};
-use super::transform::{Constants, square, weight_gradient};
+use super::scheme::Scheme;
+use super::tiles::{Forward, Grid, Packing};
+use super::transform::{Constants, square};
+use super::{corner, transform};
 use crate::conv::direct_gradient::store;
 use crate::conv::shape::ConvShape;
 use crate::conv::weight_gradient::{Chunk, Sums, a_width};
@@ -27,7 +29,9 @@ pub(in crate::conv) fn run(
 ) {
     let kernel = MicroKernel::of(isa);
     let (inputs, outputs) = (shape.in_channels, shape.out_channels);
+    let scheme = Scheme::of(shape);
     let grid = |channels| Grid {
+        scheme,
         height: shape.input[0],
         width: shape.input[1],
         batch: shape.batch,
@@ -39,17 +43,18 @@ pub(in crate::conv) fn run(
         return;
     }
     // The sums are read and written once per chunk: a chunk larger than they are keeps that cheap.
-    let sums_len = POINTS * inputs * outputs;
+    let points = scheme.points();
+    let sums_len = points * inputs * outputs;
     let chunk_rows = CHUNK_LEN
         .max(2 * sums_len)
-        .div_ceil(POINTS * (inputs + outputs));
+        .div_ceil(points * (inputs + outputs));
     let chunks = rows.div_ceil(chunk_rows);
     let chunk_rows = rows.div_ceil(chunks);
-    let a_packing = Packing::panels(outputs, a_width(kernel), chunk_rows);
-    let b_packing = Packing::panels(inputs, kernel.cols, chunk_rows);
+    let a_packing = Packing::panels(scheme, outputs, a_width(kernel), chunk_rows);
+    let b_packing = Packing::panels(scheme, inputs, kernel.cols, chunk_rows);
     let mut a = Scratch::take(a_packing.len());
     let mut b = Scratch::take(b_packing.len());
-    let mut sums = Sums::new(kernel, POINTS, outputs, inputs, chunks);
+    let mut sums = Sums::new(kernel, points, outputs, inputs, chunks);
     let dw = Shared::new(dw);
     for chunk in 0..chunks {
         let start = chunk * chunk_rows;
@@ -82,7 +87,7 @@ pub(in crate::conv) fn run(
                 };
                 dispatch_vector(isa, input);
             });
-        let points: Vec<_> = (0..POINTS)
+        let places: Vec<_> = (0..points)
             .map(|xi| (vec![(xi * a_packing.point, xi * b_packing.point)], count))
             .collect();
         let operands = Chunk {
@@ -90,11 +95,12 @@ pub(in crate::conv) fn run(
             a_rows: chunk_rows,
             b: &b,
             b_rows: chunk_rows,
-            points: &points,
+            points: &places,
         };
         sums.add(&operands, chunk == 0, chunk + 1 == chunks, |block, sums| {
             let mut taps = Scratch::take(9 * block.point);
             let transform = Finish {
+                scheme,
                 sums,
                 len: block.rows * block.stride,
                 point: block.point,
@@ -108,6 +114,7 @@ pub(in crate::conv) fn run(
 
 /// `G^T u G` of a block of sums, element by element.
 struct Finish<'a> {
+    scheme: Scheme,
     sums: &'a [f32],
     /// Elements used at each point.
     len: usize,
@@ -121,20 +128,40 @@ impl VectorKernel for Finish<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        assert!(self.len <= self.point && self.len.is_multiple_of(V::LANES));
-        assert!(self.sums.len() >= POINTS * self.point && self.taps.len() >= 9 * self.point);
-        let (from, to) = (self.sums.as_ptr(), self.taps.as_mut_ptr());
-        // SAFETY: the assertions above.
+        // SAFETY: the caller's contract is that of the functions called.
         unsafe {
             let c = Constants::<V>::new();
-            for at in (0..self.len).step_by(V::LANES) {
-                let mut u = [[c.zero; 6]; 6];
-                for i in 0..6 {
-                    for j in 0..6 {
-                        u[i][j] = V::load(from.add((6 * i + j) * self.point + at));
+            match self.scheme {
+                Scheme::Tiles => self.transform::<V, 6>(transform::weight_gradient, c),
+                Scheme::Corner => self.transform::<V, 3>(corner::weight_gradient, c),
+            }
+        }
+    }
+}
+
+impl Finish<'_> {
+    /// # Safety
+    /// The processor has the instruction set of `V`.
+    #[inline(always)]
+    unsafe fn transform<V: Vector, const POINTS: usize>(
+        self,
+        matrix: fn([V; POINTS], Constants<V>) -> [V; 3],
+        c: Constants<V>,
+    ) {
+        assert!(self.len <= self.point && self.len.is_multiple_of(V::LANES));
+        assert!(self.sums.len() >= POINTS * POINTS * self.point);
+        assert!(self.taps.len() >= 9 * self.point);
+        let (from, to) = (self.sums.as_ptr(), self.taps.as_mut_ptr());
+        for at in (0..self.len).step_by(V::LANES) {
+            // SAFETY: the assertions above.
+            unsafe {
+                let mut u = [[c.zero; POINTS]; POINTS];
+                for i in 0..POINTS {
+                    for j in 0..POINTS {
+                        u[i][j] = V::load(from.add((POINTS * i + j) * self.point + at));
                     }
                 }
-                let taps = square(u, weight_gradient, c);
+                let taps = square(u, matrix, c);
                 for i in 0..3 {
                     for j in 0..3 {
                         taps[i][j].store(to.add((3 * i + j) * self.point + at));

@@ -2,16 +2,19 @@
 //!
 //! The image is cut into tiles of 4x4 outputs. A tile sees 6x6 inputs, which are transformed to 36 points; so are the
 //! weights; the convolution is then one product of matrices at each point, (tiles x images) x (channels) x (channels),
-//! and a transform back: 36 multiplications where the taps would take 144. See [`transform`] for the matrices.
+//! and a transform back: 36 multiplications where the taps would take 144. See [`transform`] for the matrices. An
+//! image of 2x2 has a [`Scheme`] of its own, with 9 multiplications where the taps inside it take 16 ([`corner`]).
 //!
 //! # Error
 //! The transforms add and scale by up to 8 and 1/24 and so lose some digits: for normal inputs the largest error
-//! stays below `2e-5` of the largest output, against `4e-6` directly (both tested in `conv::tests`).
+//! stays below `2e-5` of the largest output, against `4e-6` directly and for 2x2 (tested in `conv::tests`).
 
 // Small matrices of registers: the indices are those of the formulas.
 #![allow(clippy::needless_range_loop)]
 
+mod corner;
 mod gradient;
+mod scheme;
 mod tiles;
 mod transform;
 
@@ -24,14 +27,16 @@ use crate::simd::Isa;
 use crate::vector::{Vector, VectorKernel, dispatch_vector};
 pub(super) use gradient::run as weight_gradient;
 use rayon::prelude::*;
+use scheme::Scheme;
 use std::ops::Range;
-use tiles::{Backward, Forward, Grid, POINTS, Packing, point_stride};
+use tiles::{Backward, Forward, Grid, Packing, point_stride};
 use transform::Constants;
 
 /// Whether it is faster than the taps for the forward pass and the input gradient.
 pub(super) fn pays_forward(shape: &ConvShape) -> bool {
     let [height, width] = shape.input;
-    height.min(width) >= 4 && shape.in_channels.min(shape.out_channels) >= 16
+    let fills_tiles = height.min(width) >= 4 || shape.input == [2, 2];
+    fills_tiles && shape.in_channels.min(shape.out_channels) >= 16
 }
 
 /// Whether it is faster than the taps for the weight gradient.
@@ -41,9 +46,6 @@ pub(super) fn pays_weight_gradient(shape: &ConvShape) -> bool {
 
 /// Rows that a task transforms at once: their products at one point stay in the second-level cache.
 const TASK_ROWS: usize = 48;
-/// Panels that a task multiplies before it transforms them back.
-const TASK_PANELS: usize = 2;
-
 /// `result = source * weights`, in the sense of `role`.
 ///
 /// Of the transformed weights and the transformed source, the smaller is computed as a whole, and the tasks make the
@@ -60,6 +62,7 @@ pub(super) fn run(
     let kernel = MicroKernel::of(isa);
     let panels = Panels::new(shape, role, kernel.cols);
     let grid = |channels| Grid {
+        scheme: Scheme::of(shape),
         height: shape.input[0],
         width: shape.input[1],
         batch: shape.batch,
@@ -94,6 +97,10 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    fn scheme(&self) -> Scheme {
+        self.from.scheme
+    }
+
     /// From one point to the next in a panel of transformed weights, `[point][depth][width]`.
     fn weight_point(&self) -> usize {
         point_stride(self.panels.depth * self.panels.width)
@@ -101,7 +108,7 @@ impl Pass<'_> {
 
     /// Elements of one panel of transformed weights.
     fn panel_len(&self) -> usize {
-        POINTS * self.weight_point()
+        self.scheme().points() * self.weight_point()
     }
 
     fn by_rows(&self) {
@@ -118,20 +125,16 @@ impl Pass<'_> {
             .by_task()
             .for_each(|task| {
                 let rows = task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS);
-                let packing = Packing::plain(self.panels.depth, rows.len());
+                let packing = Packing::plain(self.scheme(), self.panels.depth, rows.len());
                 let mut points = Scratch::take(packing.len());
                 self.transform_source(rows.clone(), packing, Shared::new(&mut points), 0);
-                for first in (0..self.panels.count()).step_by(TASK_PANELS) {
-                    let count = TASK_PANELS.min(self.panels.count() - first);
-                    let weights = &weights[first * self.panel_len()..][..count * self.panel_len()];
-                    self.multiply(&points, packing.point, rows.clone(), weights, first);
-                }
+                self.multiply(&points, packing.point, rows, weights, 0);
             });
     }
 
     fn by_panels(&self) {
         let rows = self.from.rows();
-        let packing = Packing::plain(self.panels.depth, rows);
+        let packing = Packing::plain(self.scheme(), self.panels.depth, rows);
         let mut points = Scratch::take(packing.len());
         let shared = Shared::new(&mut points);
         (0..rows.div_ceil(TASK_ROWS))
@@ -143,17 +146,13 @@ impl Pass<'_> {
                 self.transform_source(rows, packing, shared, first);
             });
         let points: &[f32] = &points;
-        (0..self.panels.count().div_ceil(TASK_PANELS))
+        (0..self.panels.count())
             .into_par_iter()
             .by_task()
-            .for_each(|task| {
-                let first = task * TASK_PANELS;
-                let count = TASK_PANELS.min(self.panels.count() - first);
-                let mut weights = Scratch::take(count * self.panel_len());
-                for (i, to) in weights.chunks_exact_mut(self.panel_len()).enumerate() {
-                    self.transform_weights(first + i, to);
-                }
-                self.multiply(points, packing.point, 0..rows, &weights, first);
+            .for_each(|panel| {
+                let mut weights = Scratch::take(self.panel_len());
+                self.transform_weights(panel, &mut weights);
+                self.multiply(points, packing.point, 0..rows, &weights, panel);
             });
     }
 
@@ -175,6 +174,7 @@ impl Pass<'_> {
         let mut taps = Scratch::take(self.panels.len());
         self.panels.pack(self.weights, panel, &mut taps);
         let transform = Weights {
+            scheme: self.scheme(),
             taps: &taps,
             // The input gradient is a convolution with the kernel turned around.
             turned: self.panels.role == Role::InputGradient,
@@ -198,8 +198,9 @@ impl Pass<'_> {
         let count = weights.len() / self.panel_len();
         let cols = count * width;
         let point = point_stride(rows.len() * cols);
-        let mut products = Scratch::take(POINTS * point);
-        for xi in 0..POINTS {
+        let points_of_tile = self.scheme().points();
+        let mut products = Scratch::take(points_of_tile * point);
+        for xi in 0..points_of_tile {
             for panel in 0..count {
                 let product = Product {
                     segments: &[(0, 0)],
@@ -235,8 +236,9 @@ impl Pass<'_> {
     }
 }
 
-/// `G w G^T` of nine taps to 36 points, element by element of a panel.
+/// `G w G^T`: nine taps to the points, element by element of a panel.
 struct Weights<'a> {
+    scheme: Scheme,
     taps: &'a [f32],
     turned: bool,
     /// From one point to the next.
@@ -249,22 +251,42 @@ impl VectorKernel for Weights<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let len = self.taps.len() / 9;
-        assert!(self.to.len() == POINTS * self.point && len <= self.point);
-        let (from, to) = (self.taps.as_ptr(), self.to.as_mut_ptr());
-        // SAFETY: nine taps and 36 points of `len` elements each, a multiple of the register's lanes as panels are.
+        // SAFETY: the caller's contract is that of the functions called.
         unsafe {
             let c = Constants::<V>::new();
-            for at in (0..len).step_by(V::LANES) {
+            match self.scheme {
+                Scheme::Tiles => self.transform::<V, 6>(transform::weights, c),
+                Scheme::Corner => self.transform::<V, 3>(corner::weights, c),
+            }
+        }
+    }
+}
+
+impl Weights<'_> {
+    /// # Safety
+    /// The processor has the instruction set of `V`.
+    #[inline(always)]
+    unsafe fn transform<V: Vector, const POINTS: usize>(
+        self,
+        matrix: fn([V; 3], Constants<V>) -> [V; POINTS],
+        c: Constants<V>,
+    ) {
+        let len = self.taps.len() / 9;
+        assert!(self.to.len() == POINTS * POINTS * self.point && len <= self.point);
+        assert!(len.is_multiple_of(V::LANES));
+        let (from, to) = (self.taps.as_ptr(), self.to.as_mut_ptr());
+        for at in (0..len).step_by(V::LANES) {
+            // SAFETY: nine taps and all points have `len` elements each, whole registers of them.
+            unsafe {
                 let mut w = [[c.zero; 3]; 3];
                 for tap in 0..9 {
                     let place = if self.turned { 8 - tap } else { tap };
                     w[place / 3][place % 3] = V::load(from.add(tap * len + at));
                 }
-                let points = transform::square(w, transform::weights, c);
-                for i in 0..6 {
-                    for j in 0..6 {
-                        points[i][j].store(to.add((6 * i + j) * self.point + at));
+                let points = transform::square(w, matrix, c);
+                for i in 0..POINTS {
+                    for j in 0..POINTS {
+                        points[i][j].store(to.add((POINTS * i + j) * self.point + at));
                     }
                 }
             }

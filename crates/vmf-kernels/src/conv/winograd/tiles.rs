@@ -1,17 +1,17 @@
-//! Activations to and from the 36 points: where tiles lie in the image, and the loops over their channels.
+//! Activations to and from the points: where tiles lie in the image, and the loops over their channels.
 
-use super::transform::{Constants, input, output, output_gradient};
+use super::scheme::Scheme;
+use super::transform::Constants;
+use super::{corner, transform};
 use crate::scratch::Shared;
 use crate::vector::{Vector, VectorKernel};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Points of a transformed tile.
-pub(super) const POINTS: usize = 36;
-
-/// An image in `[position][batch][channel]`, cut into tiles of 4x4 outputs.
+/// An image in `[position][batch][channel]`, cut into tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
+    pub(super) scheme: Scheme,
     pub(super) height: usize,
     pub(super) width: usize,
     pub(super) batch: usize,
@@ -52,12 +52,16 @@ impl Pointer for *mut f32 {
 impl Grid {
     /// Rows of the transformed activations: tiles times images.
     pub(super) fn rows(&self) -> usize {
-        self.height.div_ceil(4) * self.width.div_ceil(4) * self.batch
+        self.height.div_ceil(self.scheme.outputs()) * self.tiles_across() * self.batch
+    }
+
+    fn tiles_across(&self) -> usize {
+        self.width.div_ceil(self.scheme.outputs())
     }
 
     /// Divides rows, which are ordered by tile and then by image, at the borders of tiles.
     fn runs(&self, rows: Range<usize>) -> impl Iterator<Item = Run> {
-        let (batch, across) = (self.batch, self.width.div_ceil(4));
+        let (batch, across) = (self.batch, self.tiles_across());
         let start = rows.start;
         let mut next = start;
         std::iter::from_fn(move || {
@@ -91,11 +95,12 @@ impl Grid {
         margin: usize,
         data: P,
     ) -> [[P; SIDE]; SIDE] {
+        let outputs = self.scheme.outputs();
         let mut places = [[P::NULL; SIDE]; SIDE];
         for (i, places) in places.iter_mut().enumerate() {
             for (j, place) in places.iter_mut().enumerate() {
-                let y = (4 * run.row + i).wrapping_sub(margin);
-                let x = (4 * run.col + j).wrapping_sub(margin);
+                let y = (outputs * run.row + i).wrapping_sub(margin);
+                let x = (outputs * run.col + j).wrapping_sub(margin);
                 if y < self.height && x < self.width {
                     let position = y * self.width + x;
                     *place =
@@ -109,7 +114,7 @@ impl Grid {
 
 /// From one point to the next, for points of `len` elements.
 ///
-/// The extra cache line keeps the 36 points of an element out of the same set of the cache, in which they would
+/// The extra cache line keeps the points of an element out of the same set of the cache, in which they would
 /// drive each other out: the sizes of layers are multiples of large powers of two.
 pub(super) fn point_stride(len: usize) -> usize {
     len.next_multiple_of(LINE) + LINE
@@ -130,26 +135,29 @@ pub(super) struct Packing {
     pub(super) rows: usize,
     /// From one point to the next.
     pub(super) point: usize,
+    /// How many points.
+    points: usize,
 }
 
 impl Packing {
     /// One panel of all channels for `rows` rows: each point is a row-major matrix.
-    pub(super) fn plain(channels: usize, rows: usize) -> Self {
-        Packing::panels(channels, channels, rows)
+    pub(super) fn plain(scheme: Scheme, channels: usize, rows: usize) -> Self {
+        Packing::panels(scheme, channels, channels, rows)
     }
 
     /// Panels of `width` channels for `rows` rows.
-    pub(super) fn panels(channels: usize, width: usize, rows: usize) -> Self {
+    pub(super) fn panels(scheme: Scheme, channels: usize, width: usize, rows: usize) -> Self {
         Packing {
             width,
             rows,
             point: point_stride(channels.next_multiple_of(width) * rows),
+            points: scheme.points(),
         }
     }
 
     /// Elements of all points.
     pub(super) fn len(&self) -> usize {
-        POINTS * self.point
+        self.points * self.point
     }
 }
 
@@ -157,7 +165,7 @@ impl Packing {
 pub(super) struct Forward<'a> {
     pub(super) grid: Grid,
     pub(super) data: &'a [f32],
-    /// Whether `data` is an output gradient: 4x4 tiles without margin instead of 6x6 tiles with a margin of one.
+    /// Whether `data` is an output gradient, the tiles of which have no margin.
     pub(super) gradient: bool,
     pub(super) rows: Range<usize>,
     pub(super) packing: Packing,
@@ -174,10 +182,11 @@ impl VectorKernel for Forward<'_> {
         // SAFETY: the caller's contract is that of the functions called.
         unsafe {
             let c = Constants::<V>::new();
-            if self.gradient {
-                self.tiles::<V, 4>(0, output_gradient, c);
-            } else {
-                self.tiles::<V, 6>(1, input, c);
+            match (self.grid.scheme, self.gradient) {
+                (Scheme::Tiles, false) => self.tiles::<V, 6, 6>(1, transform::input, c),
+                (Scheme::Tiles, true) => self.tiles::<V, 4, 6>(0, transform::output_gradient, c),
+                (Scheme::Corner, false) => self.tiles::<V, 2, 3>(0, corner::input, c),
+                (Scheme::Corner, true) => self.tiles::<V, 2, 3>(0, corner::output_gradient, c),
             }
         }
     }
@@ -187,15 +196,15 @@ impl Forward<'_> {
     /// # Safety
     /// The processor has the instruction set of `V`, and no other thread touches the rows written.
     #[inline(always)]
-    unsafe fn tiles<V: Vector, const SIDE: usize>(
+    unsafe fn tiles<V: Vector, const SIDE: usize, const POINTS: usize>(
         &self,
         margin: usize,
-        matrix: fn([V; SIDE], Constants<V>) -> [V; 6],
+        matrix: fn([V; SIDE], Constants<V>) -> [V; POINTS],
         c: Constants<V>,
     ) {
         let (channels, p) = (self.grid.channels, self.packing);
         assert_eq!(self.data.len(), self.grid.len());
-        assert!(self.first + self.rows.len() <= p.rows);
+        assert!(self.first + self.rows.len() <= p.rows && p.points == POINTS * POINTS);
         let to = self.to.at(0, p.len());
         for run in self.grid.runs(self.rows.clone()) {
             let from = self
@@ -214,9 +223,13 @@ impl Forward<'_> {
                         unsafe {
                             let to = to.add(panel * p.rows + row + channel);
                             if count >= LINE {
-                                to_points::<V, SIDE>(&from, offset, to, p.point, LINE, matrix, c);
+                                to_points::<V, SIDE, POINTS>(
+                                    &from, offset, to, p.point, LINE, matrix, c,
+                                );
                             } else {
-                                to_points::<V, SIDE>(&from, offset, to, p.point, count, matrix, c);
+                                to_points::<V, SIDE, POINTS>(
+                                    &from, offset, to, p.point, count, matrix, c,
+                                );
                             }
                         }
                     }
@@ -226,23 +239,23 @@ impl Forward<'_> {
     }
 }
 
-/// Transforms `count <= LINE` channels of a tile: `from[i][j] + offset` to `to + (6 i + j) point`.
+/// Transforms `count <= LINE` channels of a tile: `from[i][j] + offset` to `to + (POINTS i + j) point`.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`; every place that is not null and every point can be read, and written,
 /// for `count` elements.
 #[inline(always)]
-unsafe fn to_points<V: Vector, const SIDE: usize>(
+unsafe fn to_points<V: Vector, const SIDE: usize, const POINTS: usize>(
     from: &[[*const f32; SIDE]; SIDE],
     offset: usize,
     to: *mut f32,
     point: usize,
     count: usize,
-    matrix: fn([V; SIDE], Constants<V>) -> [V; 6],
+    matrix: fn([V; SIDE], Constants<V>) -> [V; POINTS],
     c: Constants<V>,
 ) {
     // Not initialized: clearing it costs as much as a quarter of the arithmetic.
-    let mut columns = V::parts(MaybeUninit::<[[V; SIDE]; 6]>::uninit());
+    let mut columns = V::parts(MaybeUninit::<[[V; SIDE]; POINTS]>::uninit());
     for j in 0..SIDE {
         for (part, columns) in columns.as_mut().iter_mut().enumerate() {
             let first = part * V::LANES;
@@ -262,22 +275,22 @@ unsafe fn to_points<V: Vector, const SIDE: usize>(
                 }
             }
             let column = matrix(column, c);
-            for i in 0..6 {
+            for i in 0..POINTS {
                 // SAFETY: inside the array, and a plain value replaces no other.
                 unsafe { (*columns.as_mut_ptr())[i][j] = column[i] };
             }
         }
     }
-    for i in 0..6 {
+    for i in 0..POINTS {
         for (part, columns) in columns.as_ref().iter().enumerate() {
             let first = part * V::LANES;
             // SAFETY: every column was written above.
             let row = matrix(unsafe { columns.assume_init_ref() }[i], c);
-            for j in 0..6 {
+            for j in 0..POINTS {
                 // SAFETY: as above.
                 unsafe {
                     row[j].store_first(
-                        to.wrapping_add((6 * i + j) * point + first),
+                        to.wrapping_add((POINTS * i + j) * point + first),
                         count.saturating_sub(first),
                     );
                 }
@@ -308,7 +321,10 @@ impl VectorKernel for Backward<'_> {
         // SAFETY: the caller's contract is that of the functions called.
         unsafe {
             let c = Constants::<V>::new();
-            self.tiles::<V>(c);
+            match self.grid.scheme {
+                Scheme::Tiles => self.tiles::<V, 6, 4>(transform::output, c),
+                Scheme::Corner => self.tiles::<V, 3, 2>(corner::output, c),
+            }
         }
     }
 }
@@ -317,13 +333,20 @@ impl Backward<'_> {
     /// # Safety
     /// As [`Forward::tiles`], for the channels written.
     #[inline(always)]
-    unsafe fn tiles<V: Vector>(&self, c: Constants<V>) {
+    unsafe fn tiles<V: Vector, const POINTS: usize, const SIDE: usize>(
+        &self,
+        matrix: fn([V; POINTS], Constants<V>) -> [V; SIDE],
+        c: Constants<V>,
+    ) {
         let (grid, cols) = (self.grid, self.channels.len());
         assert!(cols <= self.width && self.channels.end <= grid.channels);
-        assert!((POINTS - 1) * self.point + self.rows.len() * self.width <= self.products.len());
+        assert!(
+            (POINTS * POINTS - 1) * self.point + self.rows.len() * self.width
+                <= self.products.len()
+        );
         let base = self.to.at(0, grid.len());
         for run in grid.runs(self.rows.clone()) {
-            let to = grid.places::<4, _>(&run, 0, base);
+            let to = grid.places::<SIDE, _>(&run, 0, base);
             for image in 0..run.images.len() {
                 let row = self.products[(run.first + image) * self.width..].as_ptr();
                 for channel in (0..cols).step_by(LINE) {
@@ -334,9 +357,13 @@ impl Backward<'_> {
                     unsafe {
                         let from = row.add(channel);
                         if count >= LINE {
-                            from_points::<V>(from, self.point, &to, offset, LINE, c);
+                            from_points::<V, POINTS, SIDE>(
+                                from, self.point, &to, offset, LINE, matrix, c,
+                            );
                         } else {
-                            from_points::<V>(from, self.point, &to, offset, count, c);
+                            from_points::<V, POINTS, SIDE>(
+                                from, self.point, &to, offset, count, matrix, c,
+                            );
                         }
                     }
                 }
@@ -345,46 +372,47 @@ impl Backward<'_> {
     }
 }
 
-/// Transforms `count <= LINE` channels of a tile back: `from + (6 i + j) point` to `to[i][j] + offset`.
+/// Transforms `count <= LINE` channels of a tile back: `from + (POINTS i + j) point` to `to[i][j] + offset`.
 ///
 /// # Safety
 /// As [`to_points`], the other way round.
 #[inline(always)]
-unsafe fn from_points<V: Vector>(
+unsafe fn from_points<V: Vector, const POINTS: usize, const SIDE: usize>(
     from: *const f32,
     point: usize,
-    to: &[[*mut f32; 4]; 4],
+    to: &[[*mut f32; SIDE]; SIDE],
     offset: usize,
     count: usize,
+    matrix: fn([V; POINTS], Constants<V>) -> [V; SIDE],
     c: Constants<V>,
 ) {
-    let mut columns = V::parts(MaybeUninit::<[[V; 6]; 4]>::uninit());
-    for j in 0..6 {
+    let mut columns = V::parts(MaybeUninit::<[[V; POINTS]; SIDE]>::uninit());
+    for j in 0..POINTS {
         for (part, columns) in columns.as_mut().iter_mut().enumerate() {
             let first = part * V::LANES;
-            let mut column = [c.zero; 6];
-            for i in 0..6 {
+            let mut column = [c.zero; POINTS];
+            for i in 0..POINTS {
                 // SAFETY: the caller's contract; `load_first` reads nothing past `count`.
                 column[i] = unsafe {
                     V::load_first(
-                        from.wrapping_add((6 * i + j) * point + first),
+                        from.wrapping_add((POINTS * i + j) * point + first),
                         count.saturating_sub(first),
                     )
                 };
             }
-            let column = output(column, c);
-            for i in 0..4 {
+            let column = matrix(column, c);
+            for i in 0..SIDE {
                 // SAFETY: inside the array, and a plain value replaces no other.
                 unsafe { (*columns.as_mut_ptr())[i][j] = column[i] };
             }
         }
     }
-    for i in 0..4 {
+    for i in 0..SIDE {
         for (part, columns) in columns.as_ref().iter().enumerate() {
             let first = part * V::LANES;
             // SAFETY: every column was written above.
-            let row = output(unsafe { columns.assume_init_ref() }[i], c);
-            for j in 0..4 {
+            let row = matrix(unsafe { columns.assume_init_ref() }[i], c);
+            for j in 0..SIDE {
                 if !to[i][j].is_null() {
                     // SAFETY: as above.
                     unsafe {
