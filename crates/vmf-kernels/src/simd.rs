@@ -66,6 +66,27 @@ impl Isa {
     }
 }
 
+/// Asks for the cache line at `p`, which need not be a valid address.
+#[inline(always)]
+pub(crate) fn prefetch_line<T>(p: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch reads nothing, and every x86-64 has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+    let _ = p;
+}
+
+/// Asks for all cache lines of `data`, which arrive while something else is computed.
+#[inline(always)]
+pub(crate) fn prefetch<T>(data: &[T]) {
+    const LINE: usize = 64;
+    for at in (0..data.len()).step_by(LINE / size_of::<T>()) {
+        prefetch_line(&data[at]);
+    }
+}
+
 /// What a kernel may know at compile time about the instruction set it is being compiled for.
 pub trait Simd: Copy + Send + Sync + 'static {
     /// `f32` lanes in one vector register.

@@ -47,18 +47,6 @@ pub(crate) trait Vector: Copy {
     /// `self * factor + term`, fused where the hardware fuses.
     fn mul_add(self, factor: Self, term: Self) -> Self;
 
-    /// Asks for the cache line at `p`, which need not be a valid address.
-    #[inline(always)]
-    fn prefetch(p: *const f32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a prefetch reads nothing, and every x86-64 has it.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(p.cast());
-        }
-        let _ = p;
-    }
-
     /// Reads the first `count <= LANES` numbers, zeros after them.
     ///
     /// # Safety

@@ -48,6 +48,10 @@ pub struct Args {
     #[arg(long)]
     pub no_noise: bool,
 
+    /// Also take a step without noise and KL after each step with them, and say what they cost.
+    #[arg(long, conflicts_with = "no_noise")]
+    pub noise_cost: bool,
+
     /// cpu, cuda or cuda:N.
     #[arg(long, default_value = "cpu")]
     pub device: String,
@@ -99,6 +103,8 @@ pub struct Report {
     pub step_ms: f64,
     /// A forward pass with running statistics, noise as in training.
     pub evaluation_ms: f64,
+    /// The whole step without noise and KL, if it was asked for.
+    pub plain_step_ms: Option<f64>,
     /// Images trained on in a second.
     pub images_per_second: f64,
     /// GFLOP/s of the step, counted as if every convolution were computed by its definition.
@@ -138,32 +144,42 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
     };
     let device = device::parse(&args.device)?;
     let mut subject: Box<dyn Subject> = match args.ops {
-        Ops::Fast => Box::new(Fast::new(&network, !args.no_noise, &device)?),
-        Ops::Stock => Box::new(Stock::new(&network, !args.no_noise, &device)?),
+        Ops::Fast => Box::new(Fast::new(&network, &device)?),
+        Ops::Stock => Box::new(Stock::new(&network, &device)?),
     };
     let (images, labels) = random_batch(args.batch, &network, &device)?;
 
-    let mut best = [f64::INFINITY; 4];
+    let noise = !args.no_noise;
+    let (mut timed, mut plain) = (Fastest::default(), Fastest::default());
     for step in 0..args.warm_up + args.steps {
-        let times = subject.step(step as u32, &images, &labels, args.clock)?;
-        if step >= args.warm_up {
-            let all = times.iter().sum();
-            for (best, time) in best.iter_mut().zip(times.into_iter().chain([all])) {
-                *best = best.min(time);
+        let count = step >= args.warm_up;
+        let mut take = |noise: bool, fastest: &mut Fastest| -> Result<()> {
+            let times = subject.step(step as u32, &images, &labels, noise, args.clock)?;
+            if count {
+                fastest.see(times);
             }
+            Ok(())
+        };
+        take(noise, &mut timed)?;
+        // By turns, so that both see the same machine.
+        if args.noise_cost {
+            take(false, &mut plain)?;
         }
     }
     let memory = machine::peak_memory();
-    subject.evaluate(&images)?;
+    subject.evaluate(&images, noise)?;
     let mut failure = Ok(());
     let evaluation = args.clock.best_of(args.steps, || {
-        if let Err(error) = subject.evaluate(&images) {
+        if let Err(error) = subject.evaluate(&images, noise) {
             failure = Err(error);
         }
     });
     failure?;
 
-    let [forward, backward, optimizer, step] = best;
+    let Fastest {
+        parts: [forward, backward, optimizer],
+        step,
+    } = timed;
     let images_per_second = args.batch as f64 / step;
     Ok(Report {
         gflops: network.training_flops()? * images_per_second * 1e-9,
@@ -171,18 +187,44 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
         ops: format!("{:?}", args.ops).to_lowercase(),
         batch: args.batch,
         threads,
-        noise: !args.no_noise,
+        noise,
         clock: format!("{:?}", args.clock).to_lowercase(),
         forward_ms: forward * 1e3,
         backward_ms: backward * 1e3,
         optimizer_ms: optimizer * 1e3,
         step_ms: step * 1e3,
         evaluation_ms: evaluation * 1e3,
+        plain_step_ms: args.noise_cost.then_some(plain.step * 1e3),
         images_per_second,
         peak_gflops: machine::fma_peak(args.clock) * 1e-9,
         peak_memory_mb: memory.map(|bytes| bytes as f64 / (1u64 << 20) as f64),
         epoch_seconds: EPOCH as f64 / images_per_second,
     })
+}
+
+/// The fastest of several steps, in seconds.
+struct Fastest {
+    /// Forward pass, backward pass and optimizer, each where it was fastest.
+    parts: [f64; 3],
+    step: f64,
+}
+
+impl Default for Fastest {
+    fn default() -> Self {
+        Fastest {
+            parts: [f64::INFINITY; 3],
+            step: f64::INFINITY,
+        }
+    }
+}
+
+impl Fastest {
+    fn see(&mut self, parts: [f64; 3]) {
+        self.step = self.step.min(parts.iter().sum());
+        for (fastest, part) in self.parts.iter_mut().zip(parts) {
+            *fastest = fastest.min(part);
+        }
+    }
 }
 
 /// A network with its optimizer.
@@ -193,22 +235,22 @@ trait Subject {
         step: u32,
         images: &Tensor,
         labels: &Tensor,
+        noise: bool,
         clock: Clock,
     ) -> Result<[f64; 3]>;
 
-    /// A forward pass with running statistics, and noise if training has it.
-    fn evaluate(&self, images: &Tensor) -> Result<()>;
+    /// A forward pass with running statistics.
+    fn evaluate(&self, images: &Tensor, noise: bool) -> Result<()>;
 }
 
 struct Fast {
     model: Vgg,
     posterior: Posterior,
     adam: Adam,
-    noise: bool,
 }
 
 impl Fast {
-    fn new(network: &VggConfig, noise: bool, device: &Device) -> Result<Self> {
+    fn new(network: &VggConfig, device: &Device) -> Result<Self> {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let model = Vgg::new(network, &posterior, seeded(&vars, 1, DType::F32, device))?;
         let adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
@@ -216,7 +258,6 @@ impl Fast {
             model,
             posterior,
             adam,
-            noise,
         })
     }
 }
@@ -227,15 +268,16 @@ impl Subject for Fast {
         step: u32,
         images: &Tensor,
         labels: &Tensor,
+        noise: bool,
         clock: Clock,
     ) -> Result<[f64; 3]> {
         let start = clock.now();
-        let pass = match self.noise {
+        let pass = match noise {
             true => Pass::train(1, step),
             false => Pass::train_noiseless(),
         };
         let nll = cross_entropy(&self.model.forward(images, &pass)?, labels)?;
-        let loss = match self.noise {
+        let loss = match noise {
             true => Elbo::new(EPOCH).loss(&nll, &self.posterior)?.total,
             false => nll,
         };
@@ -248,8 +290,8 @@ impl Subject for Fast {
         Ok([forward - start, backward - forward, clock.now() - backward])
     }
 
-    fn evaluate(&self, images: &Tensor) -> Result<()> {
-        let pass = match self.noise {
+    fn evaluate(&self, images: &Tensor, noise: bool) -> Result<()> {
+        let pass = match noise {
             true => Pass::sample(1, 0),
             false => Pass::mean(),
         };
@@ -264,11 +306,10 @@ impl Subject for Fast {
 struct Stock {
     model: StockVgg,
     adam: AdamW,
-    noise: bool,
 }
 
 impl Stock {
-    fn new(network: &VggConfig, noise: bool, device: &Device) -> Result<Self> {
+    fn new(network: &VggConfig, device: &Device) -> Result<Self> {
         let vars = VarMap::new();
         let model = StockVgg::new(network, seeded(&vars, 1, DType::F32, device))?;
         let params = ParamsAdamW {
@@ -277,7 +318,7 @@ impl Stock {
             ..Default::default()
         };
         let adam = AdamW::new(vars.all_vars(), params)?;
-        Ok(Self { model, adam, noise })
+        Ok(Self { model, adam })
     }
 }
 
@@ -287,10 +328,11 @@ impl Subject for Stock {
         _step: u32,
         images: &Tensor,
         labels: &Tensor,
+        noise: bool,
         clock: Clock,
     ) -> Result<[f64; 3]> {
         let start = clock.now();
-        let logits = self.model.forward(images, true, self.noise)?;
+        let logits = self.model.forward(images, true, noise)?;
         let loss = cross_entropy(&logits, labels)?;
         let forward = clock.now();
         let gradients = loss.backward()?;
@@ -300,8 +342,8 @@ impl Subject for Stock {
         Ok([forward - start, backward - forward, clock.now() - backward])
     }
 
-    fn evaluate(&self, images: &Tensor) -> Result<()> {
-        let logits = self.model.forward(images, false, self.noise)?;
+    fn evaluate(&self, images: &Tensor, noise: bool) -> Result<()> {
+        let logits = self.model.forward(images, false, noise)?;
         logits.sum_all()?.to_scalar::<f32>()?;
         Ok(())
     }
@@ -340,6 +382,14 @@ impl fmt::Display for Report {
         ];
         for (name, milliseconds) in rows {
             writeln!(f, "{name:<12}{milliseconds:>9.1} ms")?;
+        }
+        if let Some(plain) = self.plain_step_ms {
+            let percent = 100.0 * (self.step_ms / plain - 1.0);
+            writeln!(
+                f,
+                "{:<12}{plain:>9.1} ms without noise and KL, which cost {percent:.1} %",
+                "plain step"
+            )?;
         }
         writeln!(f, "{:<12}{:>9.1} images/s", "speed", self.images_per_second)?;
         writeln!(

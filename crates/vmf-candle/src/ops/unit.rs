@@ -4,7 +4,7 @@
 //! Tensors are in the layout (H, W, N, C), in single precision.
 
 use super::bn_noise::{Activation, BatchStatistics, BnNoise, check_count, kernel_noise};
-use super::{contiguous_slice, cpu_slice};
+use super::{contiguous_slice, cpu_slice, unwritten};
 use crate::error::Error;
 use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
@@ -184,7 +184,8 @@ impl CustomOp3 for FusedUnit {
         );
         let noise = self.noise(contiguous_slice(sigma, sigma_layout)?);
         let unit = self.unit()?;
-        let mut y = vec![0f32; unit.output_len()];
+        // SAFETY: both passes write all of y; after an error nobody reads it.
+        let mut y = unsafe { unwritten(unit.output_len()) };
         match &self.mode {
             Mode::Evaluate(statistics) => {
                 unit.forward_eval(noise, statistics, x, w, &mut y)
@@ -218,8 +219,11 @@ impl CustomOp3 for FusedUnit {
         let storages = [x, w, sigma, y, &gradient].map(Tensor::storage_and_layout);
         let [xs, ws, sigmas, ys, dys] = [0, 1, 2, 3, 4].map(|i| cpu_slice::<f32>(&storages[i]));
         let (xs, ws, sigmas, ys, dys) = (xs?, ws?, sigmas?, ys?, dys?);
-        let mut dw = vec![0f32; ws.len()];
-        let mut dx = self.needs_input_gradient.then(|| vec![0f32; xs.len()]);
+        // SAFETY: the backward pass writes all of what it is asked for; after an error nobody reads it.
+        let (mut dw, mut dx) = unsafe {
+            let dx = self.needs_input_gradient.then(|| unwritten(xs.len()));
+            (unwritten(ws.len()), dx)
+        };
         let gradients = Gradients {
             dx: dx.as_deref_mut(),
             dw: &mut dw,

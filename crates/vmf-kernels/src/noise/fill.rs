@@ -253,8 +253,12 @@ impl Words {
         let [w0, w1, w2, w3] = self.0.each_ref().map(|words| &words[..count]);
         let (z1, z2, z3) = (&mut z1[..count], &mut z2[..count], &mut z3[..count]);
         for lane in 0..count {
-            (z0[lane], z1[lane]) = R::box_muller::<S>(w0[lane], w1[lane]);
-            (z2[lane], z3[lane]) = R::box_muller::<S>(w2[lane], w3[lane]);
+            z0[lane] = R::radius::<S>(w0[lane]);
+            z2[lane] = R::radius::<S>(w2[lane]);
+        }
+        for lane in 0..count {
+            (z0[lane], z1[lane]) = R::turn::<S>(z0[lane], w1[lane]);
+            (z2[lane], z3[lane]) = R::turn::<S>(z2[lane], w3[lane]);
         }
     }
 }

@@ -23,31 +23,53 @@ pub fn normal(key: NoiseKey, element: u64) -> f64 {
 
 /// A number type that normals can be computed in.
 pub trait BoxMuller: Sized {
-    /// `(radius cos(angle), radius sin(angle))` with `radius = sqrt(-2 ln u1)` and `angle = 2 pi u2`.
-    fn box_muller<S: Simd>(radius_word: u32, angle_word: u32) -> (Self, Self);
+    /// `radius = sqrt(-2 ln u1)`.
+    fn radius<S: Simd>(word: u32) -> Self;
+
+    /// `(radius cos(angle), radius sin(angle))` with `angle = 2 pi u2`.
+    fn turn<S: Simd>(radius: Self, word: u32) -> (Self, Self);
+    fn box_muller<S: Simd>(a: u32, b: u32) -> (Self, Self) {
+        Self::turn::<S>(Self::radius::<S>(a), b)
+    }
 }
 
 impl BoxMuller for f64 {
     #[inline(always)]
-    fn box_muller<S: Simd>(radius_word: u32, angle_word: u32) -> (f64, f64) {
-        box_muller_f64(radius_word, angle_word)
+    fn radius<S: Simd>(word: u32) -> f64 {
+        radius_f64(word)
+    }
+
+    #[inline(always)]
+    fn turn<S: Simd>(radius: f64, word: u32) -> (f64, f64) {
+        turn_f64(radius, word)
     }
 }
 
 impl BoxMuller for f32 {
     #[inline(always)]
-    fn box_muller<S: Simd>(radius_word: u32, angle_word: u32) -> (f32, f32) {
-        let radius = minus_two_ln::<S>(radius_word).sqrt();
-        let (negative, sin, cos) = sin_cos::<S>(angle_word);
+    fn radius<S: Simd>(word: u32) -> f32 {
+        minus_two_ln::<S>(word).sqrt()
+    }
+
+    #[inline(always)]
+    fn turn<S: Simd>(radius: f32, word: u32) -> (f32, f32) {
+        let (negative, sin, cos) = sin_cos::<S>(word);
         let radius = f32::from_bits(radius.to_bits() ^ negative);
         (radius * cos, radius * sin)
     }
 }
 
 fn box_muller_f64(radius_word: u32, angle_word: u32) -> (f64, f64) {
-    let u1 = f64::from((radius_word >> UNUSED_BITS) + 1) / f64::from(1 << 24);
-    let u2 = f64::from(angle_word >> UNUSED_BITS) / f64::from(1 << 24);
-    let radius = (-2.0 * u1.ln()).sqrt();
+    turn_f64(radius_f64(radius_word), angle_word)
+}
+
+fn radius_f64(word: u32) -> f64 {
+    let u1 = f64::from((word >> UNUSED_BITS) + 1) / f64::from(1 << 24);
+    (-2.0 * u1.ln()).sqrt()
+}
+
+fn turn_f64(radius: f64, word: u32) -> (f64, f64) {
+    let u2 = f64::from(word >> UNUSED_BITS) / f64::from(1 << 24);
     let (sin, cos) = (std::f64::consts::TAU * u2).sin_cos();
     (radius * cos, radius * sin)
 }

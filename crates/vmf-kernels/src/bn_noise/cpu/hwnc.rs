@@ -7,10 +7,10 @@
 
 use super::accumulate::{Moments, Part, Sums};
 use super::coefficients::{Averages, Coefficients, activate, gate, input_gradient, normalize};
-use super::rectangle::Rectangle;
+use super::rectangle::{Rectangle, Sweep};
 use crate::element::{Element, Real};
 use crate::noise::Noise;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, Simd, prefetch};
 
 /// Elements of a task: enough to pay for starting one, and small enough for the second-level cache.
 pub(super) const TASK: usize = 1 << 15;
@@ -127,11 +127,20 @@ impl<E: Element> Kernel for Forward<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self) {
-        let mut sweeps = self.rectangle.sweeps::<E::Real>(self.noise);
-        while let Some(sweep) = sweeps.next::<S>() {
+        let (rectangle, u) = (self.rectangle, self.u);
+        let operand = |sweep: &Sweep, position| {
+            let start = rectangle.start(sweep.position + position) + sweep.at;
+            &u[start..start + sweep.length]
+        };
+        let fetch = |sweep: &Sweep| {
             for position in 0..sweep.positions {
-                let start = self.rectangle.start(sweep.position + position) + sweep.at;
-                let u = &self.u[start..start + sweep.length];
+                prefetch(operand(sweep, position));
+            }
+        };
+        let mut sweeps = rectangle.sweeps::<E::Real>(self.noise);
+        while let Some(sweep) = sweeps.next::<S>(fetch) {
+            for position in 0..sweep.positions {
+                let u = operand(&sweep, position);
                 let y = &mut self.y[sweep.position + position][sweep.at..][..sweep.length];
                 let z = &sweeps.normals[position * sweeps.pitch..][..sweep.length];
                 forward_sweep::<E, S>(self.coefficients, sweep.column, self.floor, u, z, y);
@@ -181,7 +190,7 @@ impl<E: Element, const RELU: bool, const RECOVER: bool> Kernel for Reduce<'_, E,
         let mut g_xhat = RowSums::<E::Real>::new(channels);
         let mut g_z = RowSums::<E::Real>::new(channels);
         let mut sweeps = self.rectangle.sweeps::<E::Real>(self.noise);
-        while let Some(sweep) = sweeps.next::<S>() {
+        while let Some(sweep) = sweeps.next::<S>(|_| ()) {
             let columns = sweep.column..sweep.column + sweep.length;
             for position in 0..sweep.positions {
                 let start = self.rectangle.start(sweep.position + position) + sweep.at;

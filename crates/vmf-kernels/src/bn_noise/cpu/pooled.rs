@@ -12,7 +12,7 @@ use super::coefficients::{Averages, Coefficients};
 use super::hwnc::{RowSums, SWEEP, TASK, add_sums, apply_sweep, forward_sweep};
 use crate::noise::{Noise, Planes};
 use crate::pool::{PoolShape, maxima};
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, Simd, prefetch};
 
 /// Values of a band that are made together, at most, unless 16 lanes are already more.
 const TILE: usize = 1 << 13;
@@ -160,6 +160,10 @@ impl Kernel for Forward<'_> {
             let column = at % period;
             let length = (band.lanes() - at).min(period - column).min(longest);
             if let Some(noise) = self.noise {
+                // It takes longer to make the normals than to fetch what they are added to.
+                for position in 0..positions {
+                    prefetch(&self.u[band.input(position) + at..][..length]);
+                }
                 let first_row = band.first_image * pool.channels + at;
                 fill::<S>(&band, noise, first_row, length, &mut scratch, &mut normals);
             }

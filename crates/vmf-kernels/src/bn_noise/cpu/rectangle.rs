@@ -76,7 +76,11 @@ impl Rectangle {
     /// The sweeps of the rectangle, and the noise of each.
     #[inline(always)]
     pub(super) fn sweeps<'a, R: Real>(self, noise: Option<&'a Noise>) -> Sweeps<'a, R> {
-        let together = Planes::preferred_positions(self.shape.spatial);
+        // Without noise nothing is shared between positions, and memory is read front to back.
+        let together = match noise {
+            Some(_) => Planes::preferred_positions(self.shape.spatial),
+            None => 1,
+        };
         let longest = (TILE / together).clamp(16, SWEEP);
         let pitch = Planes::pitch(longest);
         Sweeps {
@@ -123,8 +127,10 @@ pub(super) struct Sweep {
 
 impl<R: Real> Sweeps<'_, R> {
     /// The next sweep; its normals are then in `normals`, `pitch` apart for each position. Without noise they are zero.
+    ///
+    /// `coming` is told of the sweep before its normals are made, which takes longer than to fetch its operands.
     #[inline(always)]
-    pub(super) fn next<S: Simd>(&mut self) -> Option<Sweep> {
+    pub(super) fn next<S: Simd>(&mut self, coming: impl FnOnce(&Sweep)) -> Option<Sweep> {
         let Rectangle {
             shape,
             first_position,
@@ -150,6 +156,7 @@ impl<R: Real> Sweeps<'_, R> {
             column,
         };
         if let Some(noise) = self.noise {
+            coming(&sweep);
             let planes = Planes {
                 spatial: shape.spatial,
                 first_row: first_image * shape.channels + sweep.at,

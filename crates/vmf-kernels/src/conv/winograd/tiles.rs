@@ -4,6 +4,7 @@ use super::scheme::Scheme;
 use super::transform::Constants;
 use super::{corner, transform};
 use crate::scratch::Shared;
+use crate::simd::prefetch_line;
 use crate::vector::{Vector, VectorKernel};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -263,7 +264,7 @@ unsafe fn to_points<V: Vector, const SIDE: usize, const POINTS: usize>(
             for i in 0..SIDE {
                 if !from[i][j].is_null() {
                     if part == 0 {
-                        V::prefetch(from[i][j].wrapping_add(offset + AHEAD));
+                        prefetch_line(from[i][j].wrapping_add(offset + AHEAD));
                     }
                     // SAFETY: the caller's contract; `load_first` reads nothing past `count`.
                     column[i] = unsafe {
