@@ -44,8 +44,10 @@ pub(super) fn pays_weight_gradient(shape: &ConvShape) -> bool {
     pays_forward(shape)
 }
 
-/// Rows that a task transforms at once: their products at one point stay in the second-level cache.
-const TASK_ROWS: usize = 48;
+/// Tiles of the micro-kernel that a task multiplies, at best: their rows at one point stay in the first-level cache.
+const TASK_TILES: usize = 8;
+/// Rows that a task transforms, where it does nothing else.
+const TRANSFORM_ROWS: usize = 16;
 /// `result = source * weights`, in the sense of `role`.
 ///
 /// Of the transformed weights and the transformed source, the smaller is computed as a whole, and the tasks make the
@@ -120,11 +122,13 @@ impl Pass<'_> {
             .for_each(|(panel, to)| self.transform_weights(panel, to));
         let weights: &[f32] = &weights;
         let rows = self.from.rows();
-        (0..rows.div_ceil(TASK_ROWS))
+        let tiles = rows.div_ceil(self.kernel.rows);
+        let task_rows = self.kernel.rows * tiles_per_task(tiles, rayon::current_num_threads());
+        (0..rows.div_ceil(task_rows))
             .into_par_iter()
             .by_task()
             .for_each(|task| {
-                let rows = task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS);
+                let rows = task * task_rows..rows.min((task + 1) * task_rows);
                 let packing = Packing::plain(self.scheme(), self.panels.depth, rows.len());
                 let mut points = Scratch::take(packing.len());
                 self.transform_source(rows.clone(), packing, Shared::new(&mut points), 0);
@@ -137,12 +141,12 @@ impl Pass<'_> {
         let packing = Packing::plain(self.scheme(), self.panels.depth, rows);
         let mut points = Scratch::take(packing.len());
         let shared = Shared::new(&mut points);
-        (0..rows.div_ceil(TASK_ROWS))
+        (0..rows.div_ceil(TRANSFORM_ROWS))
             .into_par_iter()
             .by_task()
             .for_each(|task| {
-                let first = task * TASK_ROWS;
-                let rows = first..rows.min(first + TASK_ROWS);
+                let first = task * TRANSFORM_ROWS;
+                let rows = first..rows.min(first + TRANSFORM_ROWS);
                 self.transform_source(rows, packing, shared, first);
             });
         let points: &[f32] = &points;
@@ -236,6 +240,23 @@ impl Pass<'_> {
     }
 }
 
+/// How many tiles to give a task, so that the busiest thread has as few as possible.
+fn tiles_per_task(tiles: usize, threads: usize) -> usize {
+    let busiest = |each: usize| {
+        let (tasks, rest) = (tiles / each, tiles % each);
+        let last = if tasks.is_multiple_of(threads) {
+            rest
+        } else {
+            each
+        };
+        tasks / threads * each + last
+    };
+    let sizes = TASK_TILES / 2..=TASK_TILES * 3 / 2;
+    sizes
+        .min_by_key(|&each| (busiest(each), each.abs_diff(TASK_TILES)))
+        .unwrap_or(TASK_TILES)
+}
+
 /// `G w G^T`: nine taps to the points, element by element of a panel.
 struct Weights<'a> {
     scheme: Scheme,
@@ -289,6 +310,38 @@ impl Weights<'_> {
                         points[i][j].store(to.add((POINTS * i + j) * self.point + at));
                     }
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_shared_out_evenly() {
+        // 256 rows in tiles of 6, as VGG16 has them at 8x8 with a batch of 64.
+        assert_eq!(tiles_per_task(43, 1), TASK_TILES);
+        assert_eq!(
+            tiles_per_task(43, 2),
+            7,
+            "six tasks of 7 and one of 1: 22 and 21 tiles"
+        );
+        for tiles in 1..200 {
+            for threads in 1..9 {
+                let each = tiles_per_task(tiles, threads);
+                let mut load = vec![0; threads];
+                for task in 0..tiles.div_ceil(each) {
+                    // As threads take them: the next goes to whoever is free first.
+                    let free = (0..threads).min_by_key(|&i| load[i]).unwrap();
+                    load[free] += each.min(tiles - task * each);
+                }
+                let most = load.into_iter().max().unwrap();
+                assert!(
+                    most < tiles.div_ceil(threads) + TASK_TILES / 2,
+                    "{tiles} {threads}"
+                );
             }
         }
     }
