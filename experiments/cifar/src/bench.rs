@@ -101,6 +101,8 @@ pub struct Report {
     pub optimizer_ms: f64,
     /// The whole step.
     pub step_ms: f64,
+    /// The whole step by wall time.
+    pub wall_step_ms: f64,
     /// A forward pass with running statistics, noise as in training.
     pub evaluation_ms: f64,
     /// The whole step without noise and KL, if it was asked for.
@@ -111,6 +113,8 @@ pub struct Report {
     pub gflops: f64,
     /// GFLOP/s of fused multiply-adds in registers, on all threads.
     pub peak_gflops: f64,
+    /// GB/s (of 10^9 bytes) that all threads read from memory and write to it.
+    pub bandwidth: f64,
     /// The most memory at once during training, in megabytes of 2^20 bytes.
     pub peak_memory_mb: Option<f64>,
     /// How long an epoch of 50,000 images takes, in seconds.
@@ -154,9 +158,10 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
     for step in 0..args.warm_up + args.steps {
         let count = step >= args.warm_up;
         let mut take = |noise: bool, fastest: &mut Fastest| -> Result<()> {
+            let start = Clock::Wall.now();
             let times = subject.step(step as u32, &images, &labels, noise, args.clock)?;
             if count {
-                fastest.see(times);
+                fastest.see(times, Clock::Wall.now() - start);
             }
             Ok(())
         };
@@ -179,6 +184,7 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
     let Fastest {
         parts: [forward, backward, optimizer],
         step,
+        wall_step,
     } = timed;
     let images_per_second = args.batch as f64 / step;
     Ok(Report {
@@ -193,10 +199,12 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
         backward_ms: backward * 1e3,
         optimizer_ms: optimizer * 1e3,
         step_ms: step * 1e3,
+        wall_step_ms: wall_step * 1e3,
         evaluation_ms: evaluation * 1e3,
         plain_step_ms: args.noise_cost.then_some(plain.step * 1e3),
         images_per_second,
         peak_gflops: machine::fma_peak(args.clock) * 1e-9,
+        bandwidth: machine::bandwidth() * 1e-9,
         peak_memory_mb: memory.map(|bytes| bytes as f64 / (1u64 << 20) as f64),
         epoch_seconds: EPOCH as f64 / images_per_second,
     })
@@ -207,6 +215,7 @@ struct Fastest {
     /// Forward pass, backward pass and optimizer, each where it was fastest.
     parts: [f64; 3],
     step: f64,
+    wall_step: f64,
 }
 
 impl Default for Fastest {
@@ -214,13 +223,15 @@ impl Default for Fastest {
         Fastest {
             parts: [f64::INFINITY; 3],
             step: f64::INFINITY,
+            wall_step: f64::INFINITY,
         }
     }
 }
 
 impl Fastest {
-    fn see(&mut self, parts: [f64; 3]) {
+    fn see(&mut self, parts: [f64; 3], wall_step: f64) {
         self.step = self.step.min(parts.iter().sum());
+        self.wall_step = self.wall_step.min(wall_step);
         for (fastest, part) in self.parts.iter_mut().zip(parts) {
             *fastest = fastest.min(part);
         }
@@ -400,9 +411,11 @@ impl fmt::Display for Report {
             100.0 * self.gflops / self.peak_gflops,
             self.peak_gflops
         )?;
+        write!(f, "{:<12}", "memory")?;
         if let Some(memory) = self.peak_memory_mb {
-            writeln!(f, "{:<12}{memory:>9.0} MB at most", "memory")?;
+            write!(f, "{memory:>9.0} MB at most, ")?;
         }
+        writeln!(f, "{:.1} GB/s", self.bandwidth)?;
         let minutes = self.epoch_seconds / 60.0;
         write!(
             f,

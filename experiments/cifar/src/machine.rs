@@ -1,5 +1,6 @@
 //! What the machine can do, and how much of it was used.
 
+use rayon::prelude::*;
 use std::hint::black_box;
 use std::time::Instant;
 use vmf_kernels::simd::{Kernel, Simd, dispatch};
@@ -91,6 +92,23 @@ pub fn fma_peak(clock: Clock) -> f64 {
         Clock::Cpu => seconds / threads as f64,
     };
     (2 * ROUNDS * CHAINS * threads) as f64 / seconds
+}
+
+/// Bytes per second that all threads together read from memory and write to it, in arrays that no cache holds.
+///
+/// A second core doubles the arithmetic but seldom this, and normalization, pooling and the optimizer do little else.
+pub fn bandwidth() -> f64 {
+    const LEN: usize = 1 << 25;
+    let mut numbers = vec![0f32; LEN];
+    let task = LEN.div_ceil(4 * rayon::current_num_threads());
+    let seconds = Clock::Wall.best_of(8, || {
+        numbers.par_chunks_mut(task).for_each(|numbers| {
+            for number in numbers {
+                *number += 1.0;
+            }
+        });
+    });
+    (2 * size_of_val(&*numbers)) as f64 / seconds
 }
 
 /// Independent sums: enough to hide the latency of a multiply-add on vectors of 4 to 16, few enough for the registers.

@@ -14,7 +14,12 @@ const SMALL: [&str; 6] = ["--batch", "4", "--width", "0.0625", "--steps", "1"];
 
 #[test]
 fn json_holds_times_that_add_up() {
-    for more in [&[][..], &["--no-noise"], &["--ops", "stock"]] {
+    for more in [
+        &[][..],
+        &["--no-noise"],
+        &["--noise-cost"],
+        &["--ops", "stock"],
+    ] {
         let output = bench(&[&SMALL[..], &["--json", "--threads", "2"], more].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
@@ -32,11 +37,17 @@ fn json_holds_times_that_add_up() {
         let epoch = number("epoch_seconds") * number("images_per_second");
         assert!((epoch / 50_000.0 - 1.0).abs() < 1e-6);
         // How the measured speeds compare is the machine's affair; that they are speeds is ours.
-        for speed in ["gflops", "peak_gflops", "evaluation_ms"] {
+        for speed in ["gflops", "peak_gflops", "bandwidth", "evaluation_ms"] {
             assert!(number(speed) > 0.0, "{speed} in {report}");
         }
         assert_eq!(report["threads"], 2);
         assert_eq!(report["noise"], more != ["--no-noise"]);
+        match more {
+            ["--noise-cost"] => assert!(number("plain_step_ms") > 0.0),
+            _ => assert!(report["plain_step_ms"].is_null()),
+        }
+        // By wall time a step also has what lies between its parts.
+        assert!(number("wall_step_ms") >= step, "{report}");
         #[cfg(unix)]
         assert!(number("peak_memory_mb") > 5.0);
     }
@@ -44,13 +55,15 @@ fn json_holds_times_that_add_up() {
 
 #[test]
 fn people_read_a_table() {
-    let output = bench(&SMALL);
+    let output = bench(&[&SMALL[..], &["--noise-cost"]].concat());
     let text = String::from_utf8_lossy(&output.stdout);
     for word in [
         "vgg16 at width 0.0625",
         "forward",
         "images/s",
         "GFLOP/s",
+        "GB/s",
+        "without noise and KL, which cost",
         "minutes",
     ] {
         assert!(text.contains(word), "{word:?} in {text}");
@@ -68,6 +81,7 @@ fn wrong_settings_are_named() {
         (&["--device", "abacus"], "abacus"),
         (&["--device", "cuda:0"], "--device cpu"),
         (&["--depth", "vgg12"], "vgg12"),
+        (&["--no-noise", "--noise-cost"], "cannot be used with"),
     ] {
         let output = bench(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);

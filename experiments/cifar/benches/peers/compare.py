@@ -25,6 +25,8 @@ from dataclasses import dataclass
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
 TIMES = ["forward_ms", "backward_ms", "optimizer_ms", "step_ms", "evaluation_ms"]
+LEAST = [*TIMES, "wall_step_ms", "plain_step_ms", "peak_memory_mb"]
+MOST = ["peak_gflops", "bandwidth"]
 WARM_UP = 4
 OURS, STOCK = "vmf-candle", "stock Candle"
 TORCH = {"PyTorch, NCHW": "nchw", "PyTorch, channels last": "channels_last"}
@@ -37,11 +39,10 @@ class Case:
     name: str
     threads: int
     width: float
-    noise: bool
 
     def __str__(self):
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"{threads}, width {self.width:g}, {'noise' if self.noise else 'no noise'}"
+        return f"{threads}, width {self.width:g}"
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,13 @@ class Run:
         flags = ["--batch", args.batch, "--width", case.width, "--threads", case.threads, "--steps", self.steps]
         flags += ["--warm-up", 1 if self.program == STOCK else WARM_UP]
         flags += ["--clock", "cpu" if case.threads == 1 else "wall"]
-        flags += [] if case.noise else ["--no-noise"]
         if self.program in TORCH:
             return [args.torch_python, HERE / "torch_vgg.py", *flags, "--layout", TORCH[self.program]]
-        ops = ["--ops", "stock"] if self.program == STOCK else []
-        return [args.cifar, "bench", "--json", *flags, *ops]
+        if self.program == STOCK:
+            flags += ["--ops", "stock"]
+        elif case.name == "full":
+            flags.append("--noise-cost")
+        return [args.cifar, "bench", "--json", *flags]
 
     def key(self):
         return [self.round, self.case.name, self.case.threads, self.program]
@@ -73,15 +76,12 @@ def plan(args):
     runs = []
     for round_ in range(args.rounds):
         for threads in args.threads:
-            full = Case("full", threads, 1.0, True)
-            plain = Case("no-noise", threads, 1.0, False)
-            quarter = Case("quarter", threads, 0.25, True)
+            full = Case("full", threads, 1.0)
+            quarter = Case("quarter", threads, 0.25)
             runs += [Run(round_, full, program, args.steps) for program in [OURS, *TORCH]]
-            # Noise costs a few per cent: both sides of that ratio are measured close to each other.
-            runs.append(Run(round_, plain, OURS, args.steps))
             runs += [Run(round_, quarter, program, 4 * args.steps) for program in [OURS, *TORCH]]
         # A step of stock Candle takes seconds, so it takes few.
-        runs.append(Run(round_, Case("stock", 1, 1.0, True), STOCK, 2))
+        runs.append(Run(round_, Case("stock", 1, 1.0), STOCK, 2))
     return runs
 
 
@@ -117,10 +117,10 @@ def best(records):
     for record in records:
         _, name, threads, program = record["run"]
         report = results.setdefault((name, threads, program), dict(record["report"]))
-        for metric in [*TIMES, "peak_memory_mb"]:
-            report[metric] = min(report[metric], record["report"][metric])
-        if "peak_gflops" in report:
-            report["peak_gflops"] = max(report["peak_gflops"], record["report"]["peak_gflops"])
+        for metrics, better in [(LEAST, min), (MOST, max)]:
+            for metric in metrics:
+                if report.get(metric) is not None:
+                    report[metric] = better(report[metric], record["report"][metric])
     return results
 
 
@@ -149,31 +149,35 @@ def ratios(results):
         add(f"step at width 1/4: PyTorch's best / ours, {many}", torch("quarter", threads), ours("quarter", threads), 1.5)
         evaluation = [side("full", threads, "evaluation_ms") for side in (torch, ours)]
         add(f"evaluation: PyTorch's best / ours, {many}", *evaluation, 2)
-        add(f"step: noise and KL / neither, {many}", ours("full", threads), ours("no-noise", threads), 1.05, False)
+        plain = ours("full", threads, "plain_step_ms")
+        add(f"step: noise and KL / neither, {many}", ours("full", threads), plain, 1.05, False)
         memory = [side("full", threads, "peak_memory_mb") for side in (ours, torch)]
         add(f"peak memory: ours / PyTorch's least, {many}", *memory, 1, False)
     stock = results.get(("stock", 1, STOCK), {}).get("step_ms")
     add("step: stock Candle / ours, 1 thread", stock, ours("full", 1), 10)
-    add("step: 1 thread / 2 threads, ours", ours("full", 1), ours("full", 2), 1.8)
-    peaks = [ours("full", threads, "peak_gflops") for threads in (2, 1)]
-    if all(peaks):
-        rows.append(f"| multiply-adds in registers: 2 threads / 1 thread | | {peaks[0] / peaks[1]:.2f} | |")
+    wall = [ours("full", threads, "wall_step_ms") for threads in (1, 2)]
+    add("step by wall time: 1 thread / 2 threads, ours", *wall, 1.8)
+    for text, metric in [("multiply-adds in registers", "peak_gflops"), ("memory read and written", "bandwidth")]:
+        two, one = (ours("full", threads, metric) for threads in (2, 1))
+        if two and one:
+            rows.append(f"| {text}: 2 threads / 1 thread | | {two / one:.2f} | |")
     return "\n".join(["| ratio | target | measured | met |", "|---|---|---|---|", *rows])
 
 
 def table(results, cases):
     lines = [
-        "| threads | width | noise | program | forward | backward | optimizer | step | evaluation | memory |",
+        "| threads | width | program | forward | backward | optimizer | step | without noise, KL | evaluation | memory |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for case in cases:
         for program in [OURS, *TORCH, STOCK]:
             report = results.get((case.name, case.threads, program))
             if report:
-                times = " | ".join(f"{report[metric]:.1f}" for metric in TIMES)
+                metrics = [*TIMES[:4], "plain_step_ms", *TIMES[4:]]
+                times = [report.get(metric) for metric in metrics]
+                times = " | ".join("" if time is None else f"{time:.1f}" for time in times)
                 lines.append(
-                    f"| {case.threads} | {case.width:g} | {'yes' if case.noise else 'no'} | {program} | {times} "
-                    f"| {report['peak_memory_mb']:.0f} |"
+                    f"| {case.threads} | {case.width:g} | {program} | {times} | {report['peak_memory_mb']:.0f} |"
                 )
     return "\n".join(lines)
 
@@ -191,8 +195,12 @@ def processor():
 def write_readme(args, records, runs):
     results = best(records)
     cases = list(dict.fromkeys(run.case for run in runs))
-    peaks = {case.threads: results.get(("full", case.threads, OURS), {}).get("peak_gflops") for case in cases}
-    peaks = ", ".join(f"{peak:.0f} on {threads}" for threads, peak in sorted(peaks.items()) if peak)
+
+    def machine(metric):
+        found = {case.threads: results.get(("full", case.threads, OURS), {}).get(metric) for case in cases}
+        found = [f"{value:.0f} on {threads}" for threads, value in sorted(found.items()) if value]
+        return ", ".join(found) or "not measured"
+
     versions = {record["report"]["version"] for record in records if "version" in record["report"]}
     commits = ", ".join(sorted({record["commit"] for record in records}))
     text = [
@@ -200,11 +208,13 @@ def write_readme(args, records, runs):
         "",
         f"{max(record['date'] for record in records)} UTC. {processor()}, {platform.system()} {platform.release()}.",
         f"PyTorch {', '.join(sorted(versions)) or 'not measured'}; {output_of(['rustc', '--version'])}; commit {commits}.",
-        f"Multiply-adds in registers, GFLOP/s by threads: {peaks or 'not measured'}.",
+        f"By threads: multiply-adds in registers {machine('peak_gflops')} (GFLOP/s), memory read and written "
+        f"{machine('bandwidth')} (GB/s).",
         "",
-        f"Fastest of {args.rounds} rounds of {args.steps} steps (four times as many at width 1/4, two of stock Candle) after {WARM_UP}",
-        "that warm up, programs in turn. Times in ms, memory in MB; 1 thread by processor time, more by wall time. PyTorch's sigma is a constant, and it",
-        "computes no KL. `raw.jsonl` has every measurement.",
+        f"Fastest of {args.rounds} rounds of {args.steps} steps (four times as many at width 1/4, two of stock Candle) after",
+        f"{WARM_UP} that warm up, programs in turn. Times in ms, memory in MB; 1 thread by processor time, more by wall time.",
+        "Steps with and without noise and KL take turns in one run. PyTorch's sigma is a constant, and it computes no KL.",
+        "`raw.jsonl` has every measurement.",
         "",
         "    python experiments/cifar/benches/peers/compare.py "
         f"--rounds {args.rounds} --steps {args.steps} --batch {args.batch}",
@@ -227,7 +237,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="steps of a run at full width")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--only", nargs="+", choices=["full", "no-noise", "quarter", "stock"], help="cases to measure")
+    parser.add_argument("--only", nargs="+", choices=["full", "quarter", "stock"], help="cases to measure")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no measurement after this time")
     args = parser.parse_args()
     if not args.cifar.exists():
