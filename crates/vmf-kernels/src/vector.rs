@@ -47,6 +47,20 @@ pub(crate) trait Vector: Copy {
     /// `self * factor + term`, fused where the hardware fuses.
     fn mul_add(self, factor: Self, term: Self) -> Self;
 
+    /// Transposes eight rows of eight numbers: number j of row i, at `from + i * row + j`, goes to `to[j] + i`.
+    ///
+    /// # Safety
+    /// As [`splat`](Vector::splat); every address is readable, or writable, and the two do not overlap.
+    #[inline(always)]
+    unsafe fn transpose8(from: *const f32, row: usize, to: [*mut f32; 8]) {
+        for (j, to) in to.into_iter().enumerate() {
+            for i in 0..8 {
+                // SAFETY: the caller's contract.
+                unsafe { *to.add(i) = *from.add(i * row + j) };
+            }
+        }
+    }
+
     /// Reads the first `count <= LANES` numbers, zeros after them.
     ///
     /// # Safety
@@ -193,6 +207,35 @@ mod x86 {
         unsafe { kernel.run::<__m256>() }
     }
 
+    /// [`Vector::transpose8`] in three rounds: pairs of rows, pairs of pairs, then the halves of the registers.
+    ///
+    /// # Safety
+    /// As there, and the processor has AVX.
+    #[inline(always)]
+    unsafe fn transpose8(from: *const f32, row: usize, to: [*mut f32; 8]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let rows: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(from.add(i * row)));
+            let mut pairs = rows;
+            for i in (0..8).step_by(2) {
+                pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+                pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+            }
+            let mut fours = pairs;
+            for i in [0, 1, 4, 5] {
+                // Of rows 0 to 3, and of rows 4 to 7: columns 0 and 4, 1 and 5 (from i), 2 and 6, 3 and 7 (from i + 1).
+                let column = i / 4 * 4 + i % 4 * 2;
+                fours[column] = _mm256_shuffle_ps::<0x44>(pairs[i], pairs[i + 2]);
+                fours[column + 1] = _mm256_shuffle_ps::<0xee>(pairs[i], pairs[i + 2]);
+            }
+            for j in 0..4 {
+                let (upper, lower) = (fours[j], fours[j + 4]);
+                _mm256_storeu_ps(to[j], _mm256_permute2f128_ps::<0x20>(upper, lower));
+                _mm256_storeu_ps(to[j + 4], _mm256_permute2f128_ps::<0x31>(upper, lower));
+            }
+        }
+    }
+
     macro_rules! register {
         ($type:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $fma:ident) => {
             impl Vector for $type {
@@ -220,6 +263,12 @@ mod x86 {
                 unsafe fn store(self, p: *mut f32) {
                     // SAFETY: the caller's contract.
                     unsafe { $store(p, self) }
+                }
+
+                #[inline(always)]
+                unsafe fn transpose8(from: *const f32, row: usize, to: [*mut f32; 8]) {
+                    // SAFETY: the caller's contract; whoever has these registers has AVX.
+                    unsafe { transpose8(from, row, to) }
                 }
 
                 #[inline(always)]
@@ -284,6 +333,32 @@ mod tests {
                 V::load_first(p, 3).store_first(p.add(V::LANES), 3);
             }
             V::LANES
+        }
+    }
+
+    struct Transpose<'a>(&'a [f32], &'a mut [f32]);
+    impl VectorKernel for Transpose<'_> {
+        type Output = ();
+        #[inline(always)]
+        unsafe fn run<V: Vector>(self) {
+            assert!(self.0.len() >= 7 * 9 + 8 && self.1.len() >= 7 * 11 + 8);
+            let to = self.1.as_mut_ptr();
+            // SAFETY: rows nine apart and columns eleven apart are inside the slices.
+            unsafe { V::transpose8(self.0.as_ptr(), 9, std::array::from_fn(|j| to.add(j * 11))) };
+        }
+    }
+
+    #[test]
+    fn every_register_type_transposes_alike() {
+        let from: Vec<f32> = (0..71).map(|i| i as f32).collect();
+        for isa in Isa::available() {
+            let mut to = vec![-1.0; 85];
+            dispatch_vector(isa, Transpose(&from, &mut to));
+            for (place, &value) in to.iter().enumerate() {
+                let (j, i) = (place / 11, place % 11);
+                let expected = if i < 8 { (9 * i + j) as f32 } else { -1.0 };
+                assert_eq!(value, expected, "{isa:?} {i} {j}");
+            }
         }
     }
 

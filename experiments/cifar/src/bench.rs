@@ -107,6 +107,8 @@ pub struct Report {
     pub evaluation_ms: f64,
     /// The whole step without noise and KL, if it was asked for.
     pub plain_step_ms: Option<f64>,
+    /// The time of a step with noise and KL, as a multiple of the next one without: the median of all such pairs.
+    pub noise_cost: Option<f64>,
     /// Images trained on in a second.
     pub images_per_second: f64,
     /// GFLOP/s of the step, counted as if every convolution were computed by its definition.
@@ -155,20 +157,30 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
 
     let noise = !args.no_noise;
     let (mut timed, mut plain) = (Fastest::default(), Fastest::default());
+    let mut costs = Vec::new();
     for step in 0..args.warm_up + args.steps {
-        let count = step >= args.warm_up;
-        let mut take = |noise: bool, fastest: &mut Fastest| -> Result<()> {
+        let mut take = |noise: bool, fastest: &mut Fastest| -> Result<f64> {
             let start = Clock::Wall.now();
             let times = subject.step(step as u32, &images, &labels, noise, args.clock)?;
-            if count {
+            if step >= args.warm_up {
                 fastest.see(times, Clock::Wall.now() - start);
             }
-            Ok(())
+            Ok(times.iter().sum())
         };
-        take(noise, &mut timed)?;
-        // By turns, so that both see the same machine.
-        if args.noise_cost {
-            take(false, &mut plain)?;
+        if !args.noise_cost {
+            take(noise, &mut timed)?;
+            continue;
+        }
+        // In turns, and now the one first, now the other: so both see the same machine.
+        let [with, without] = if step % 2 == 0 {
+            let with = take(true, &mut timed)?;
+            [with, take(false, &mut plain)?]
+        } else {
+            let without = take(false, &mut plain)?;
+            [take(true, &mut timed)?, without]
+        };
+        if step >= args.warm_up {
+            costs.push(with / without);
         }
     }
     let memory = machine::peak_memory();
@@ -202,12 +214,23 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
         wall_step_ms: wall_step * 1e3,
         evaluation_ms: evaluation * 1e3,
         plain_step_ms: args.noise_cost.then_some(plain.step * 1e3),
+        noise_cost: median(costs),
         images_per_second,
         peak_gflops: machine::fma_peak(args.clock) * 1e-9,
         bandwidth: machine::bandwidth() * 1e-9,
         peak_memory_mb: memory.map(|bytes| bytes as f64 / (1u64 << 20) as f64),
         epoch_seconds: EPOCH as f64 / images_per_second,
     })
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
 }
 
 /// The fastest of several steps, in seconds.
@@ -394,8 +417,8 @@ impl fmt::Display for Report {
         for (name, milliseconds) in rows {
             writeln!(f, "{name:<12}{milliseconds:>9.1} ms")?;
         }
-        if let Some(plain) = self.plain_step_ms {
-            let percent = 100.0 * (self.step_ms / plain - 1.0);
+        if let (Some(plain), Some(cost)) = (self.plain_step_ms, self.noise_cost) {
+            let percent = 100.0 * (cost - 1.0);
             writeln!(
                 f,
                 "{:<12}{plain:>9.1} ms without noise and KL, which cost {percent:.1} %",

@@ -43,7 +43,11 @@ fn json_holds_times_that_add_up() {
         assert_eq!(report["threads"], 2);
         assert_eq!(report["noise"], more != ["--no-noise"]);
         match more {
-            ["--noise-cost"] => assert!(number("plain_step_ms") > 0.0),
+            // With one step there is one pair.
+            ["--noise-cost"] => {
+                let ratio = step / number("plain_step_ms");
+                assert!((number("noise_cost") / ratio - 1.0).abs() < 1e-6);
+            }
             _ => assert!(report["plain_step_ms"].is_null()),
         }
         // By wall time a step also has what lies between its parts.

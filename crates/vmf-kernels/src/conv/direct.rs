@@ -29,7 +29,7 @@ pub(super) fn run(
 ) {
     let kernel = MicroKernel::of(isa);
     let panels = Panels::new(shape, role, kernel.cols);
-    let packed = pack_all(shape, &panels, weights);
+    let packed = pack_all(isa, shape, &panels, weights);
     let (source_channels, result_channels) = match role {
         Role::Forward => (shape.in_channels, shape.out_channels),
         Role::InputGradient => (shape.out_channels, shape.in_channels),
@@ -84,7 +84,7 @@ pub(super) fn run(
 }
 
 /// All panels of all groups, `[group][panel]`.
-fn pack_all(shape: &ConvShape, panels: &Panels, weights: &[f32]) -> Scratch {
+fn pack_all(isa: Isa, shape: &ConvShape, panels: &Panels, weights: &[f32]) -> Scratch {
     let mut packed = Scratch::take(shape.groups * panels.count() * panels.len());
     let group_len = panels.depth * panels.cols * panels.taps;
     packed
@@ -93,7 +93,7 @@ fn pack_all(shape: &ConvShape, panels: &Panels, weights: &[f32]) -> Scratch {
         .enumerate()
         .for_each(|(index, to)| {
             let (group, panel) = (index / panels.count(), index % panels.count());
-            panels.pack(&weights[group * group_len..][..group_len], panel, to);
+            panels.pack(isa, &weights[group * group_len..][..group_len], panel, to);
         });
     packed
 }

@@ -15,6 +15,7 @@ mod direct_gradient;
 mod layout;
 mod narrow;
 mod shape;
+mod transpose;
 mod weight_gradient;
 mod weights;
 mod winograd;
@@ -89,7 +90,7 @@ impl Conv2d {
             depthwise::run(self.isa, shape, Role::Forward, input, weights, output);
         } else if narrow::is_narrow(shape) {
             narrow::forward(self.isa, shape, input, weights, output);
-        } else if self.winograd(winograd::pays_forward) {
+        } else if self.winograd() {
             winograd::run(self.isa, shape, Role::Forward, input, weights, output);
         } else {
             direct::run(self.isa, shape, Role::Forward, input, weights, output);
@@ -115,7 +116,7 @@ impl Conv2d {
         if input_gradient.is_empty() {
         } else if shape.is_depthwise() {
             depthwise::run(isa, shape, role, output_gradient, weights, input_gradient);
-        } else if self.winograd(winograd::pays_forward) {
+        } else if self.winograd() {
             winograd::run(isa, shape, role, output_gradient, weights, input_gradient);
         } else {
             direct::run(isa, shape, role, output_gradient, weights, input_gradient);
@@ -139,7 +140,7 @@ impl Conv2d {
         shape.check_weights("weight_gradient", weight_gradient.len())?;
         if shape.is_depthwise() {
             depthwise::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);
-        } else if !narrow::is_narrow(shape) && self.winograd(winograd::pays_weight_gradient) {
+        } else if !narrow::is_narrow(shape) && self.winograd() {
             winograd::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);
         } else {
             direct_gradient::run(self.isa, shape, input, output_gradient, weight_gradient);
@@ -147,10 +148,10 @@ impl Conv2d {
         Ok(())
     }
 
-    fn winograd(&self, pays: fn(&ConvShape) -> bool) -> bool {
+    fn winograd(&self) -> bool {
         self.shape.is_plain_3x3()
             && match self.algorithm {
-                Algorithm::Auto => pays(&self.shape),
+                Algorithm::Auto => winograd::pays(&self.shape),
                 Algorithm::Direct => false,
                 Algorithm::Winograd => true,
             }

@@ -1,7 +1,9 @@
 //! Weights in the order in which the micro-kernel reads them.
 
 use super::shape::ConvShape;
-use crate::scratch::Scratch;
+use super::transpose::transpose;
+use crate::simd::Isa;
+use crate::vector::{Vector, VectorKernel, dispatch_vector};
 
 /// Which product the weights take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,61 +60,95 @@ impl Panels {
     ///
     /// Taps keep their numbers in both roles: who computes the input gradient looks up, for a tap, the output that
     /// sees the input through it.
-    pub(super) fn pack(&self, weights: &[f32], panel: usize, to: &mut [f32]) {
-        let (first, width, taps) = (panel * self.width, self.width, self.taps);
-        let cols = width.min(self.cols - first);
-        if cols < width {
+    pub(super) fn pack(&self, isa: Isa, weights: &[f32], panel: usize, to: &mut [f32]) {
+        if self.width > self.cols - panel * self.width {
             to.fill(0.0);
         }
-        match self.role {
-            Role::Forward => {
-                let row = self.depth * taps;
-                let columns = &weights[first * row..][..cols * row];
-                // By blocks of a column, copied side by side first: whole cache lines are read, and columns that are a
-                // large power of two apart do not drive each other out of the cache.
-                let stride = BLOCK * taps + 1;
-                let mut block_of_columns = Scratch::take(cols * stride);
-                for block in (0..self.depth).step_by(BLOCK) {
-                    let steps = BLOCK.min(self.depth - block);
-                    for (to, column) in block_of_columns
-                        .chunks_exact_mut(stride)
-                        .zip(columns.chunks_exact(row))
-                    {
-                        to[..steps * taps].copy_from_slice(&column[block * taps..][..steps * taps]);
-                    }
-                    for k in 0..steps {
-                        for tap in 0..taps {
-                            let from = &block_of_columns[k * taps + tap..];
-                            let to = &mut to[(tap * self.depth + block + k) * width..][..cols];
-                            gather(from, stride, to);
-                        }
-                    }
-                }
-            }
-            Role::InputGradient => {
-                for k in 0..self.depth {
-                    let from = &weights[(k * self.cols + first) * taps..][..cols * taps];
-                    for tap in 0..taps {
-                        let to = &mut to[(tap * self.depth + k) * width..][..cols];
-                        gather(&from[tap..], taps, to);
-                    }
-                }
+        let pack = Pack {
+            panels: *self,
+            weights,
+            first: panel * self.width,
+            to,
+        };
+        dispatch_vector(isa, pack);
+    }
+}
+
+struct Pack<'a> {
+    panels: Panels,
+    weights: &'a [f32],
+    /// The panel's first column.
+    first: usize,
+    to: &'a mut [f32],
+}
+
+impl VectorKernel for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: the caller's contract is that of the functions called.
+        unsafe {
+            match self.panels.role {
+                Role::Forward => self.columns::<V>(),
+                Role::InputGradient => self.rows::<V>(),
             }
         }
     }
 }
 
-/// `to[j] = from[j * stride]`, eight at a time with one check of the bounds: the loop that packing spends its time in.
-#[inline(always)]
-fn gather(from: &[f32], stride: usize, to: &mut [f32]) {
-    let (eights, rest) = to.as_chunks_mut::<8>();
-    let done = 8 * eights.len();
-    for (eight, to) in eights.iter_mut().enumerate() {
-        let from = &from[8 * eight * stride..][..7 * stride + 1];
-        // SAFETY: `j` is at most 7, and the slice is `7 * stride + 1` long.
-        *to = std::array::from_fn(|j| unsafe { *from.get_unchecked(j * stride) });
+impl Pack<'_> {
+    /// Columns of the panel that exist.
+    fn cols(&self) -> usize {
+        self.panels.width.min(self.panels.cols - self.first)
     }
-    for (j, to) in rest.iter_mut().enumerate() {
-        *to = from[(done + j) * stride];
+
+    /// Where the taps of `steps` channels go, from the first channel's place on.
+    fn places(&self, steps: usize) -> Vec<usize> {
+        let Panels {
+            depth, taps, width, ..
+        } = self.panels;
+        (0..steps * taps)
+            .map(|j| (j % taps * depth + j / taps) * width)
+            .collect()
+    }
+
+    /// Each column is a stretch of memory, `[depth][tap]`.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `V`.
+    #[inline(always)]
+    unsafe fn columns<V: Vector>(self) {
+        let Panels {
+            depth, taps, width, ..
+        } = self.panels;
+        let cols = self.cols();
+        let columns = &self.weights[self.first * depth * taps..][..cols * depth * taps];
+        let places = self.places(BLOCK.min(depth));
+        // By blocks of a column, so that the lines written to stay in cache.
+        for block in (0..depth).step_by(BLOCK) {
+            let len = BLOCK.min(depth - block) * taps;
+            let (from, to) = (&columns[block * taps..], &mut self.to[block * width..]);
+            // SAFETY: the caller's contract.
+            unsafe { transpose::<V>(from, depth * taps, cols, &places[..len], to) };
+        }
+    }
+
+    /// The columns of one channel lie together, `[depth][column][tap]`.
+    ///
+    /// # Safety
+    /// As [`columns`](Self::columns).
+    #[inline(always)]
+    unsafe fn rows<V: Vector>(self) {
+        let Panels {
+            depth, taps, width, ..
+        } = self.panels;
+        let cols = self.cols();
+        let places = self.places(1);
+        for k in 0..depth {
+            let from = &self.weights[(k * self.panels.cols + self.first) * taps..][..cols * taps];
+            // SAFETY: the caller's contract.
+            unsafe { transpose::<V>(from, taps, cols, &places, &mut self.to[k * width..]) };
+        }
     }
 }

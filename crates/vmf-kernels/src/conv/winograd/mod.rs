@@ -32,22 +32,18 @@ use std::ops::Range;
 use tiles::{Backward, Forward, Grid, Packing, point_stride};
 use transform::Constants;
 
-/// Whether it is faster than the taps for the forward pass and the input gradient.
-pub(super) fn pays_forward(shape: &ConvShape) -> bool {
+/// Whether it is faster than the taps, forward and backward.
+pub(super) fn pays(shape: &ConvShape) -> bool {
     let [height, width] = shape.input;
     let fills_tiles = height.min(width) >= 4 || shape.input == [2, 2];
     fills_tiles && shape.in_channels.min(shape.out_channels) >= 16
-}
-
-/// Whether it is faster than the taps for the weight gradient.
-pub(super) fn pays_weight_gradient(shape: &ConvShape) -> bool {
-    pays_forward(shape)
 }
 
 /// Tiles of the micro-kernel that a task multiplies, at best: their rows at one point stay in the first-level cache.
 const TASK_TILES: usize = 8;
 /// Rows that a task transforms, where it does nothing else.
 const TRANSFORM_ROWS: usize = 16;
+
 /// `result = source * weights`, in the sense of `role`.
 ///
 /// Of the transformed weights and the transformed source, the smaller is computed as a whole, and the tasks make the
@@ -176,7 +172,7 @@ impl Pass<'_> {
     /// `G w G^T` of one panel, `[point][depth][width]`.
     fn transform_weights(&self, panel: usize, to: &mut [f32]) {
         let mut taps = Scratch::take(self.panels.len());
-        self.panels.pack(self.weights, panel, &mut taps);
+        self.panels.pack(self.isa, self.weights, panel, &mut taps);
         let transform = Weights {
             scheme: self.scheme(),
             taps: &taps,
