@@ -35,6 +35,25 @@ pub(crate) fn best(reps: usize, mut f: impl FnMut()) -> f64 {
         .fold(f64::MAX, f64::min)
 }
 
+/// Seconds that the best of `reps` runs of each contender took. They take turns, so that all see the same machine.
+pub(crate) fn best_in_turns<const N: usize>(
+    reps: usize,
+    mut contenders: [&mut dyn FnMut(); N],
+) -> [f64; N] {
+    let mut best = [f64::MAX; N];
+    for rep in 0..=reps {
+        for (best, run) in best.iter_mut().zip(&mut contenders) {
+            let start = now();
+            run();
+            // The first round warms up.
+            if rep > 0 {
+                *best = best.min(now() - start);
+            }
+        }
+    }
+    best
+}
+
 /// GFLOP/s of a loop of independent fused multiply-adds in registers: what the processor can do at most.
 pub(crate) fn fma_peak() -> f64 {
     #[cfg(target_arch = "x86_64")]

@@ -19,6 +19,7 @@ use crate::error::{Error, check_length};
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use rayon::prelude::*;
 pub use shape::PoolShape;
+use std::array;
 
 /// Pooling of one shape and layout.
 #[derive(Clone, Copy, Debug)]
@@ -200,24 +201,44 @@ pub(crate) fn maxima<'a>(
     y: &mut [f32],
     number: &mut [u8],
 ) {
-    let first = rows.clone().next().map_or(0, |(number, _)| number);
-    let strips = y.chunks_mut(STRIP).zip(number.chunks_mut(STRIP));
-    for (strip, (y, number)) in strips.enumerate() {
-        let mut best = [f32::NEG_INFINITY; STRIP];
-        let mut which = [u32::from(first); STRIP];
-        for (number, row) in rows.clone() {
-            let row = &row[strip * STRIP..][..y.len()];
-            for ((best, which), &x) in best.iter_mut().zip(&mut which).zip(row) {
-                let larger = x > *best || x.is_nan();
-                *best = if larger { x } else { *best };
-                *which = if larger { u32::from(number) } else { *which };
-            }
-        }
-        y.copy_from_slice(&best[..y.len()]);
-        for (number, which) in number.iter_mut().zip(which) {
-            *number = which as u8;
+    let (y_strips, y_rest) = y.as_chunks_mut::<STRIP>();
+    let (number_strips, number_rest) = number.as_chunks_mut::<STRIP>();
+    let done = STRIP * y_strips.len();
+    for (strip, (y, number)) in y_strips.iter_mut().zip(number_strips).enumerate() {
+        strip_maxima(rows.clone(), strip * STRIP, y, number);
+    }
+    for (lane, (y, number)) in y_rest.iter_mut().zip(number_rest).enumerate() {
+        let (y, number) = (array::from_mut(y), array::from_mut(number));
+        strip_maxima(rows.clone(), done + lane, y, number);
+    }
+}
+
+/// [`maxima`] of the N lanes from `first` on, which stay in registers over all rows.
+#[inline(always)]
+fn strip_maxima<'a, const N: usize>(
+    rows: impl Iterator<Item = (u8, &'a [f32])> + Clone,
+    first: usize,
+    y: &mut [f32; N],
+    number: &mut [u8; N],
+) {
+    let first_row = rows.clone().next().map_or(0, |(number, _)| number);
+    let mut best = [f32::NEG_INFINITY; N];
+    let mut which = [u32::from(first_row); N];
+    for (number, row) in rows {
+        let row = &row[first..first + N];
+        for lane in 0..N {
+            // `||` would be a branch.
+            let larger = (row[lane] > best[lane]) | row[lane].is_nan();
+            best[lane] = if larger { row[lane] } else { best[lane] };
+            which[lane] = if larger {
+                u32::from(number)
+            } else {
+                which[lane]
+            };
         }
     }
+    *y = best;
+    *number = which.map(|which| which as u8);
 }
 
 struct Max<'a> {
@@ -239,7 +260,7 @@ impl Kernel for Max<'_> {
             y.fill(f32::NEG_INFINITY);
             for &(_, position) in &seen {
                 for (y, &x) in y.iter_mut().zip(&self.x[position * lanes..]) {
-                    *y = if x > *y || x.is_nan() { x } else { *y };
+                    *y = if (x > *y) | x.is_nan() { x } else { *y };
                 }
             }
         }

@@ -324,10 +324,8 @@ impl<const RELU: bool> Kernel for Apply<'_, RELU> {
 #[inline(always)]
 fn gradient_at<const RELU: bool>(number: u8, tap: &[u8], y: &[f32], dy: &[f32], g: &mut [f32]) {
     for (((g, &tap), &y), &dy) in g.iter_mut().zip(tap).zip(y).zip(dy) {
-        *g = if tap == number && !(RELU && y <= 0.0) {
-            dy
-        } else {
-            0.0
-        };
+        // `&&` would be a branch.
+        let passed = (tap == number) & !(RELU & (y <= 0.0));
+        *g = if passed { dy } else { 0.0 };
     }
 }
