@@ -252,6 +252,7 @@ impl Words {
         let count = z0.len();
         let [w0, w1, w2, w3] = self.0.each_ref().map(|words| &words[..count]);
         let (z1, z2, z3) = (&mut z1[..count], &mut z2[..count], &mut z3[..count]);
+        // Two loops, because in a short one the processor overlaps more of the lanes.
         for lane in 0..count {
             z0[lane] = R::radius::<S>(w0[lane]);
             z2[lane] = R::radius::<S>(w2[lane]);
