@@ -203,8 +203,8 @@ impl Kernel for Step<'_> {
     fn run<S: Simd>(self) {
         let s = self.scales;
         let radial = if self.sphere {
-            let squared = dot::<S>(self.w, self.w);
             let along = dot::<S>(self.g, self.w);
+            let squared = dot::<S>(self.w, self.w);
             if squared > 0.0 {
                 (along / squared) as f32
             } else {
@@ -244,12 +244,16 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
         type Output = f64;
         #[inline(always)]
         fn run<S: Simd>(self) -> f64 {
-            const LANES: usize = 8;
+            const LANES: usize = 16;
             let mut sums = [0.0; LANES];
-            for strip in self.0.chunks(LANES) {
+            let (strips, rest) = self.0.as_chunks::<LANES>();
+            for strip in strips {
                 for (sum, &x) in sums.iter_mut().zip(strip) {
                     *sum = S::mul_add_f64(x.into(), x.into(), *sum);
                 }
+            }
+            for (sum, &x) in sums.iter_mut().zip(rest) {
+                *sum = S::mul_add_f64(x.into(), x.into(), *sum);
             }
             sums.iter().sum()
         }

@@ -59,6 +59,7 @@ pub(super) fn run(
                     a_step: 1,
                     b: packed[index * panels.len()..][..panels.len()].as_ptr(),
                     b_step: panels.width,
+                    next_b: None,
                     c: to[group * panels.cols + col..].as_mut_ptr(),
                     c_row: result_channels,
                     cols: panels.width.min(panels.cols - col),

@@ -59,6 +59,7 @@ pub(super) fn forward(
                     a_step: 1,
                     b: packed[panel * panel_len..].as_ptr(),
                     b_step: kernel.cols,
+                    next_b: None,
                     c: to[panel * kernel.cols..].as_mut_ptr(),
                     c_row: shape.out_channels,
                     cols: kernel.cols.min(shape.out_channels - panel * kernel.cols),

@@ -1,8 +1,12 @@
 //! Weights from one order of their dimensions to another, by blocks of 8x8.
 
+use crate::simd::prefetch_line;
 use crate::vector::Vector;
 
 /// Number j of row i, at `from[i * row + j]`, goes to `to[places[j] + i]`, for all j and for `rows` rows.
+///
+/// What lies `ahead` of the numbers that are read is asked for meanwhile: rows are too short, and too far from each other,
+/// for the processor to foresee them.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`.
@@ -13,6 +17,7 @@ pub(super) unsafe fn transpose<V: Vector>(
     rows: usize,
     places: &[usize],
     to: &mut [f32],
+    ahead: usize,
 ) {
     if rows == 0 || places.is_empty() {
         return;
@@ -26,6 +31,9 @@ pub(super) unsafe fn transpose<V: Vector>(
             // are inside `to`.
             unsafe {
                 let from = from.as_ptr().add(i * row + 8 * eight);
+                for next in 0..8 {
+                    prefetch_line(from.wrapping_add(next * row + ahead));
+                }
                 V::transpose8(from, row, columns.map(|column| column.add(i)));
             }
         }

@@ -155,6 +155,10 @@ impl Sums {
         let width = a_width(self.kernel);
         let b_panel = block.input * chunk.b_rows;
         for (point, (segments, depth)) in chunk.points.iter().enumerate() {
+            let next_b = chunk.points.get(point + 1).and_then(|(segments, _)| {
+                let &(_, b) = segments.first()?;
+                Some(chunk.b[b_panel + b..].as_ptr())
+            });
             let mut row = 0;
             while row < block.rows {
                 let (panel, within) = ((block.output + row) / width, (block.output + row) % width);
@@ -168,6 +172,7 @@ impl Sums {
                     a_step: width,
                     b: chunk.b[b_panel..].as_ptr(),
                     b_step: self.kernel.cols,
+                    next_b,
                     c: sums[point * block.point + row * block.stride..].as_mut_ptr(),
                     c_row: block.stride,
                     cols: self.kernel.cols,

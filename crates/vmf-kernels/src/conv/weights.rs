@@ -29,6 +29,8 @@ pub(super) struct Panels {
 
 /// Channels of a column that are packed at a time.
 const BLOCK: usize = 32;
+/// Rows between one that is packed and one that is asked for.
+const AHEAD: usize = 4;
 
 impl Panels {
     pub(super) fn new(shape: &ConvShape, role: Role, width: usize) -> Self {
@@ -130,7 +132,7 @@ impl Pack<'_> {
             let len = BLOCK.min(depth - block) * taps;
             let (from, to) = (&columns[block * taps..], &mut self.to[block * width..]);
             // SAFETY: the caller's contract.
-            unsafe { transpose::<V>(from, depth * taps, cols, &places[..len], to) };
+            unsafe { transpose::<V>(from, depth * taps, cols, &places[..len], to, BLOCK * taps) };
         }
     }
 
@@ -148,7 +150,16 @@ impl Pack<'_> {
         for k in 0..depth {
             let from = &self.weights[(k * self.panels.cols + self.first) * taps..][..cols * taps];
             // SAFETY: the caller's contract.
-            unsafe { transpose::<V>(from, taps, cols, &places, &mut self.to[k * width..]) };
+            unsafe {
+                transpose::<V>(
+                    from,
+                    taps,
+                    cols,
+                    &places,
+                    &mut self.to[k * width..],
+                    AHEAD * self.panels.cols * taps,
+                )
+            };
         }
     }
 }

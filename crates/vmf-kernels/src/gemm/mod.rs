@@ -181,6 +181,7 @@ impl Block {
                             a_step: tile_rows,
                             b: b[pb * tile_cols * self.depth..][..tile_cols * self.depth].as_ptr(),
                             b_step: tile_cols,
+                            next_b: None,
                             c: c.at(at, (rows - 1) * self.stride + cols),
                             c_row: self.stride,
                             cols,

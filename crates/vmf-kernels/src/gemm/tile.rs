@@ -16,7 +16,7 @@
 // Small matrices of registers: the indices are those of the formulas.
 #![allow(clippy::needless_range_loop)]
 
-use crate::simd::Isa;
+use crate::simd::{Isa, prefetch_line};
 use crate::vector::{Quad, Vector};
 
 /// The operands of one tile.
@@ -33,6 +33,8 @@ pub(crate) struct Product<'a> {
     pub(crate) b: *const f32,
     /// From one `k` to the next in B.
     pub(crate) b_step: usize,
+    /// B of the product that will follow, if it is known: it is brought into the cache meanwhile.
+    pub(crate) next_b: Option<*const f32>,
     pub(crate) c: *mut f32,
     /// From one row of C to the next.
     pub(crate) c_row: usize,
@@ -111,6 +113,11 @@ unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p:
     }
 }
 
+/// Elements of a cache line; also the steps of the sum between two requests for what comes next.
+const LINE: usize = 16;
+/// Lines of the next B that are asked for at a time: with eight tiles to a product, all of it.
+const LINES_OF_B: usize = 2;
+
 /// One tile of `ROWS` rows, from row `first`, and `REGS` registers of columns.
 ///
 /// # Safety
@@ -120,21 +127,38 @@ unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(first: usize, p:
     // SAFETY: the caller's contract covers every address formed; the last steps only move past the end.
     unsafe {
         let mut sums = [[V::splat(0.0); REGS]; ROWS];
+        // Where there is nothing to come, what is here already costs least.
+        let requests = p.depth.div_ceil(LINE) * LINES_OF_B;
+        let next_b = p.next_b.unwrap_or(p.b);
+        let mut next_b = next_b.wrapping_add(first / ROWS * requests * LINE);
         for &(a, b) in p.segments {
             let (mut a, mut b) = (p.a.add(a + first * p.a_row), p.b.add(b));
-            for _ in 0..p.depth {
-                let mut row_of_b = [V::splat(0.0); REGS];
-                for j in 0..REGS {
-                    row_of_b[j] = V::load(b.add(j * V::LANES));
-                }
+            let mut left = p.depth;
+            while left > 0 {
+                let steps = left.min(LINE);
+                left -= steps;
+                // The next tile's rows of A, and a piece of the next product's B. Addresses past the end do no harm.
                 for i in 0..ROWS {
-                    let x = V::splat(*a.add(i * p.a_row));
-                    for j in 0..REGS {
-                        sums[i][j] = x.mul_add(row_of_b[j], sums[i][j]);
-                    }
+                    prefetch_line(a.wrapping_add((ROWS + i) * p.a_row));
                 }
-                a = a.wrapping_add(p.a_step);
-                b = b.wrapping_add(p.b_step);
+                for _ in 0..LINES_OF_B {
+                    prefetch_line(next_b);
+                    next_b = next_b.wrapping_add(LINE);
+                }
+                for _ in 0..steps {
+                    let mut row_of_b = [V::splat(0.0); REGS];
+                    for j in 0..REGS {
+                        row_of_b[j] = V::load(b.add(j * V::LANES));
+                    }
+                    for i in 0..ROWS {
+                        let x = V::splat(*a.add(i * p.a_row));
+                        for j in 0..REGS {
+                            sums[i][j] = x.mul_add(row_of_b[j], sums[i][j]);
+                        }
+                    }
+                    a = a.wrapping_add(p.a_step);
+                    b = b.wrapping_add(p.b_step);
+                }
             }
         }
         let c = p.c.add(first * p.c_row);

@@ -202,16 +202,21 @@ impl Pass<'_> {
         let mut products = Scratch::take(points_of_tile * point);
         for xi in 0..points_of_tile {
             for panel in 0..count {
+                let b = panel * self.panel_len() + xi * self.weight_point();
+                let next_b = if panel + 1 < count {
+                    b + self.panel_len()
+                } else {
+                    (xi + 1) * self.weight_point()
+                };
                 let product = Product {
                     segments: &[(0, 0)],
                     depth,
                     a: points[xi * source_point..][..rows.len() * depth].as_ptr(),
                     a_row: depth,
                     a_step: 1,
-                    b: weights[panel * self.panel_len() + xi * self.weight_point()..]
-                        [..depth * width]
-                        .as_ptr(),
+                    b: weights[b..][..depth * width].as_ptr(),
                     b_step: width,
+                    next_b: weights.get(next_b..).map(<[f32]>::as_ptr),
                     c: products[xi * point + panel * width..].as_mut_ptr(),
                     c_row: cols,
                     cols: width,
