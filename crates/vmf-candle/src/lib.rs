@@ -185,6 +185,7 @@
 
 mod adam;
 mod assign;
+mod backward;
 mod calibration;
 mod checkpoint;
 mod convert;
@@ -203,6 +204,7 @@ mod stream;
 mod summary;
 
 pub use adam::{Adam, AdamConfig, Moments};
+pub use backward::backward;
 pub use calibration::Calibration;
 pub use checkpoint::{Checkpoint, FORMAT_VERSION, Progress};
 pub use convert::{Convert, Converted};

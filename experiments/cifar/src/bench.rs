@@ -12,7 +12,9 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarMap};
 use serde::Serialize;
 use std::fmt;
-use vmf_candle::{Adam, AdamConfig, Elbo, Forward, Pass, Posterior, cross_entropy, seeded};
+use vmf_candle::{
+    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, backward, cross_entropy, seeded,
+};
 
 /// Images in CIFAR-10's training set.
 const EPOCH: usize = 50_000;
@@ -316,7 +318,7 @@ impl Subject for Fast {
             false => nll,
         };
         let forward = clock.now();
-        let gradients = loss.backward()?;
+        let gradients = backward(&loss)?;
         let backward = clock.now();
         self.adam.step(&gradients)?;
         // A GPU may still be at work: reading the loss waits for it.

@@ -12,6 +12,7 @@ mod state;
 
 pub use state::Moments;
 
+use crate::backward::backward;
 use crate::error::Error;
 use crate::init::lock;
 use crate::posterior::Posterior;
@@ -310,7 +311,7 @@ impl Optimizer for Adam {
                 what: "the loss".into(),
             })?
         }
-        self.step(&loss.backward()?)
+        self.step(&backward(loss)?)
     }
 }
 

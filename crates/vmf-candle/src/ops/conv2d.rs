@@ -4,6 +4,7 @@
 //! without matrix products. Here all three are dense products or Winograd's algorithm.
 
 use super::{contiguous_slice, cpu_slice, from_fast, to_fast};
+use crate::backward::deliver;
 use crate::error::Error;
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Module, Result, Shape, Tensor};
 use vmf_kernels::conv::{Conv2d, ConvShape};
@@ -166,7 +167,7 @@ impl CustomOp2 for Convolution {
             self.conv
                 .weight_gradient(xs, dys, &mut values)
                 .map_err(Error::from)?;
-            dw = Some(Tensor::from_vec(values, w.shape(), &Device::Cpu)?);
+            dw = deliver(w, Tensor::from_vec(values, w.shape(), &Device::Cpu)?);
         }
         Ok((dx, dw))
     }

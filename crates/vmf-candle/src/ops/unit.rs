@@ -5,6 +5,7 @@
 
 use super::bn_noise::{Activation, BatchStatistics, BnNoise, check_count, kernel_noise};
 use super::{contiguous_slice, cpu_slice, unwritten};
+use crate::backward::deliver;
 use crate::error::Error;
 use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
@@ -251,7 +252,7 @@ impl CustomOp3 for FusedUnit {
         Ok((
             dx.map(|dx| Tensor::from_vec(dx, x.shape(), &Device::Cpu))
                 .transpose()?,
-            Some(Tensor::from_vec(dw, w.shape(), &Device::Cpu)?),
+            deliver(w, Tensor::from_vec(dw, w.shape(), &Device::Cpu)?),
             Some(Tensor::from_vec(dsigma, sigma.shape(), &Device::Cpu)?),
         ))
     }
