@@ -12,7 +12,7 @@
 
 use super::shape::ConvShape;
 use super::weights::{Panels, Role};
-use crate::gemm::tile::{MicroKernel, Product};
+use crate::gemm::tile::{MicroKernel, Next, Product};
 use crate::parallel::ByTask;
 use crate::scratch::Scratch;
 use crate::simd::Isa;
@@ -59,7 +59,7 @@ pub(super) fn run(
                     a_step: 1,
                     b: packed[index * panels.len()..][..panels.len()].as_ptr(),
                     b_step: panels.width,
-                    next_b: None,
+                    next: Next::default(),
                     c: to[group * panels.cols + col..].as_mut_ptr(),
                     c_row: result_channels,
                     cols: panels.width.min(panels.cols - col),

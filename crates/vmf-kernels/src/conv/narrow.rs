@@ -4,7 +4,7 @@
 //! 27 whose weights are already in order, as `(out, in, taps)` is `(out, in * taps)`.
 
 use super::shape::ConvShape;
-use crate::gemm::tile::{MicroKernel, Product};
+use crate::gemm::tile::{MicroKernel, Next, Product};
 use crate::parallel::ByTask;
 use crate::scratch::Scratch;
 use crate::simd::Isa;
@@ -59,7 +59,7 @@ pub(super) fn forward(
                     a_step: 1,
                     b: packed[panel * panel_len..].as_ptr(),
                     b_step: kernel.cols,
-                    next_b: None,
+                    next: Next::default(),
                     c: to[panel * kernel.cols..].as_mut_ptr(),
                     c_row: shape.out_channels,
                     cols: kernel.cols.min(shape.out_channels - panel * kernel.cols),

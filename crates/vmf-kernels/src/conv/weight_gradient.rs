@@ -9,7 +9,7 @@
 //! reads memory front to back. The rows come in chunks that fit the cache; the chunks are summed in order whatever
 //! the number of threads, which divide the (o, i) plane among them.
 
-use crate::gemm::tile::{MicroKernel, Product};
+use crate::gemm::tile::{MicroKernel, Next, Product};
 use crate::parallel::ByTask;
 use crate::scratch::Scratch;
 use rayon::prelude::*;
@@ -154,25 +154,36 @@ impl Sums {
     fn multiply(&self, chunk: &Chunk, block: &Block, sums: &mut [f32], accumulate: bool) {
         let width = a_width(self.kernel);
         let b_panel = block.input * chunk.b_rows;
+        let a_panel = |row: usize| (block.output + row) / width * width * chunk.a_rows;
         for (point, (segments, depth)) in chunk.points.iter().enumerate() {
-            let next_b = chunk.points.get(point + 1).and_then(|(segments, _)| {
-                let &(_, b) = segments.first()?;
-                Some(chunk.b[b_panel + b..].as_ptr())
-            });
+            let following = chunk.points.get(point + 1).unwrap_or(&chunk.points[point]);
             let mut row = 0;
             while row < block.rows {
-                let (panel, within) = ((block.output + row) / width, (block.output + row) % width);
+                let within = (block.output + row) % width;
                 let rows = (width - within).min(block.rows - row);
-                let a_panel = panel * width * chunk.a_rows + within;
+                // The block's next panel of A at this point, or the first at the point that follows.
+                let (next_row, next_point) = match row + rows < block.rows {
+                    true => (row + rows, segments),
+                    false => (0, &following.0),
+                };
+                let next = Next {
+                    a: next_point
+                        .first()
+                        .map(|&(a, _)| chunk.a[a_panel(next_row) + a..].as_ptr()),
+                    b: following
+                        .0
+                        .first()
+                        .map(|&(_, b)| chunk.b[b_panel + b..].as_ptr()),
+                };
                 let product = Product {
                     segments,
                     depth: *depth,
-                    a: chunk.a[a_panel..].as_ptr(),
+                    a: chunk.a[a_panel(row) + within..].as_ptr(),
                     a_row: 1,
                     a_step: width,
                     b: chunk.b[b_panel..].as_ptr(),
                     b_step: self.kernel.cols,
-                    next_b,
+                    next,
                     c: sums[point * block.point + row * block.stride..].as_mut_ptr(),
                     c_row: block.stride,
                     cols: self.kernel.cols,

@@ -12,7 +12,7 @@ use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
 use crate::simd::Isa;
 use rayon::prelude::*;
-use tile::{MicroKernel, Product};
+use tile::{MicroKernel, Next, Product};
 
 /// Depth of a packed slab: a panel of B of this depth fits in half of the first-level cache.
 const DEPTH: usize = 256;
@@ -181,7 +181,7 @@ impl Block {
                             a_step: tile_rows,
                             b: b[pb * tile_cols * self.depth..][..tile_cols * self.depth].as_ptr(),
                             b_step: tile_cols,
-                            next_b: None,
+                            next: Next::default(),
                             c: c.at(at, (rows - 1) * self.stride + cols),
                             c_row: self.stride,
                             cols,

@@ -19,6 +19,15 @@
 use crate::simd::{Isa, prefetch_line};
 use crate::vector::{Quad, Vector};
 
+/// Where the operands of the product that follows are, as far as that is known.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Next {
+    /// A, if its elements lie together. Without it, it is the rows of A below the tile's own that are asked for.
+    pub(crate) a: Option<*const f32>,
+    /// B.
+    pub(crate) b: Option<*const f32>,
+}
+
 /// The operands of one tile.
 pub(crate) struct Product<'a> {
     /// Where A and B begin in each segment, as offsets from `a` and `b`.
@@ -33,8 +42,8 @@ pub(crate) struct Product<'a> {
     pub(crate) b: *const f32,
     /// From one `k` to the next in B.
     pub(crate) b_step: usize,
-    /// B of the product that will follow, if it is known: it is brought into the cache meanwhile.
-    pub(crate) next_b: Option<*const f32>,
+    /// What the product after this one will read, brought into the cache meanwhile.
+    pub(crate) next: Next,
     pub(crate) c: *mut f32,
     /// From one row of C to the next.
     pub(crate) c_row: usize,
@@ -113,10 +122,50 @@ unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p:
     }
 }
 
-/// Elements of a cache line; also the steps of the sum between two requests for what comes next.
+/// Elements of a cache line; also the steps of the sum between two requests.
 const LINE: usize = 16;
-/// Lines of the next B that are asked for at a time: with eight tiles to a product, all of it.
+/// Lines of the next B in a request: with eight tiles to a product, all of it.
 const LINES_OF_B: usize = 2;
+
+/// Requests for the operands that come next, each for as many lines of A as a tile reads in as many steps, and some of B.
+struct Requests {
+    a: *const f32,
+    /// From one line of a request to the next, and from one request to the next.
+    a_lines: [usize; 2],
+    b: *const f32,
+}
+
+impl Requests {
+    #[inline(always)]
+    fn new<const ROWS: usize>(first: usize, p: &Product) -> Self {
+        // Those of the tiles before this one.
+        let sent = first / ROWS * p.segments.len() * p.depth.div_ceil(LINE);
+        // Where nothing comes, what is here already costs least.
+        let b = p.next.b.unwrap_or(p.b);
+        Requests {
+            a: p.next.a.unwrap_or(p.a).wrapping_add(sent * ROWS * LINE),
+            a_lines: match p.next.a {
+                Some(_) => [LINE, ROWS * LINE],
+                None => [p.a_row, LINE],
+            },
+            b: b.wrapping_add(sent * LINES_OF_B * LINE),
+        }
+    }
+
+    /// Addresses past the end of the operands do no harm.
+    #[inline(always)]
+    fn send<const ROWS: usize>(&mut self) {
+        let [line, request] = self.a_lines;
+        for i in 0..ROWS {
+            prefetch_line(self.a.wrapping_add(i * line));
+        }
+        self.a = self.a.wrapping_add(request);
+        for _ in 0..LINES_OF_B {
+            prefetch_line(self.b);
+            self.b = self.b.wrapping_add(LINE);
+        }
+    }
+}
 
 /// One tile of `ROWS` rows, from row `first`, and `REGS` registers of columns.
 ///
@@ -127,24 +176,17 @@ unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(first: usize, p:
     // SAFETY: the caller's contract covers every address formed; the last steps only move past the end.
     unsafe {
         let mut sums = [[V::splat(0.0); REGS]; ROWS];
-        // Where there is nothing to come, what is here already costs least.
-        let requests = p.depth.div_ceil(LINE) * LINES_OF_B;
-        let next_b = p.next_b.unwrap_or(p.b);
-        let mut next_b = next_b.wrapping_add(first / ROWS * requests * LINE);
+        let mut requests = Requests::new::<ROWS>(first, p);
         for &(a, b) in p.segments {
             let (mut a, mut b) = (p.a.add(a + first * p.a_row), p.b.add(b));
+            if p.next.a.is_none() {
+                requests.a = a.wrapping_add(ROWS * p.a_row);
+            }
             let mut left = p.depth;
             while left > 0 {
                 let steps = left.min(LINE);
                 left -= steps;
-                // The next tile's rows of A, and a piece of the next product's B. Addresses past the end do no harm.
-                for i in 0..ROWS {
-                    prefetch_line(a.wrapping_add((ROWS + i) * p.a_row));
-                }
-                for _ in 0..LINES_OF_B {
-                    prefetch_line(next_b);
-                    next_b = next_b.wrapping_add(LINE);
-                }
+                requests.send::<ROWS>();
                 for _ in 0..steps {
                     let mut row_of_b = [V::splat(0.0); REGS];
                     for j in 0..REGS {

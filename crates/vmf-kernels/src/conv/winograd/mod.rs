@@ -20,7 +20,7 @@ mod transform;
 
 use super::shape::ConvShape;
 use super::weights::{Panels, Role};
-use crate::gemm::tile::{MicroKernel, Product};
+use crate::gemm::tile::{MicroKernel, Next, Product};
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
 use crate::simd::Isa;
@@ -216,7 +216,10 @@ impl Pass<'_> {
                     a_step: 1,
                     b: weights[b..][..depth * width].as_ptr(),
                     b_step: width,
-                    next_b: weights.get(next_b..).map(<[f32]>::as_ptr),
+                    next: Next {
+                        b: weights.get(next_b..).map(<[f32]>::as_ptr),
+                        ..Next::default()
+                    },
                     c: products[xi * point + panel * width..].as_mut_ptr(),
                     c_row: cols,
                     cols: width,
