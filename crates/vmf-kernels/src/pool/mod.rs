@@ -241,6 +241,46 @@ fn strip_maxima<'a, const N: usize>(
     *number = which.map(|which| which as u8);
 }
 
+/// Of some rows of values, each lane of the row whose number is given: what [`maxima`] found, if `number` is its.
+#[inline(always)]
+pub(crate) fn chosen<'a>(
+    rows: impl Iterator<Item = (u8, &'a [f32])> + Clone,
+    number: &[u8],
+    to: &mut [f32],
+) {
+    let (to_strips, to_rest) = to.as_chunks_mut::<STRIP>();
+    let (number_strips, number_rest) = number.as_chunks::<STRIP>();
+    let done = STRIP * to_strips.len();
+    for (strip, (to, number)) in to_strips.iter_mut().zip(number_strips).enumerate() {
+        strip_chosen(rows.clone(), strip * STRIP, number, to);
+    }
+    for (lane, (to, number)) in to_rest.iter_mut().zip(number_rest).enumerate() {
+        let (to, number) = (array::from_mut(to), array::from_ref(number));
+        strip_chosen(rows.clone(), done + lane, number, to);
+    }
+}
+
+/// [`chosen`] of the N lanes from `first` on, which stay in registers over all rows.
+#[inline(always)]
+fn strip_chosen<'a, const N: usize>(
+    rows: impl Iterator<Item = (u8, &'a [f32])>,
+    first: usize,
+    number: &[u8; N],
+    to: &mut [f32; N],
+) {
+    let which = number.map(u32::from);
+    // By masks, because `if` becomes a branch, and which value is the largest cannot be predicted.
+    let mut bits = [0; N];
+    for (number, row) in rows {
+        let row = &row[first..first + N];
+        for lane in 0..N {
+            let mask = u32::from(which[lane] == u32::from(number)).wrapping_neg();
+            bits[lane] |= row[lane].to_bits() & mask;
+        }
+    }
+    *to = bits.map(f32::from_bits);
+}
+
 struct Max<'a> {
     pool: &'a Pool,
     x: &'a [f32],

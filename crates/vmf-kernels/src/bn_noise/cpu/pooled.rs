@@ -11,7 +11,7 @@ use super::accumulate::{Part, Sums};
 use super::coefficients::{Averages, Coefficients};
 use super::hwnc::{RowSums, SWEEP, TASK, add_sums, apply_sweep, forward_sweep};
 use crate::noise::{Noise, Planes};
-use crate::pool::{PoolShape, maxima};
+use crate::pool::{PoolShape, chosen, maxima};
 use crate::simd::{Kernel, Simd, prefetch};
 
 /// Values of a band that are made together, at most, unless 16 lanes are already more.
@@ -240,10 +240,10 @@ impl<const RELU: bool> Kernel for Reduce<'_, RELU> {
                 let length = sweep.min(band.lanes() - at);
                 let place = band.output(window) + at..band.output(window) + at + length;
                 let tap = &self.0.tap[place.clone()];
-                for (number, position) in band.taps(window) {
-                    let u = &self.0.u[band.input(position) + at..][..length];
-                    choose(&mut largest[..length], u, tap, number);
-                }
+                let taps = band.taps(window).map(|(number, position)| {
+                    (number, &self.0.u[band.input(position) + at..][..length])
+                });
+                chosen(taps, tap, &mut largest[..length]);
                 add_sums::<f32, S, RELU, true>(
                     self.0.coefficients,
                     0,
@@ -266,14 +266,6 @@ impl<const RELU: bool> Kernel for Reduce<'_, RELU> {
             first_channel: 0,
             channels: (0..channels).map(sums).collect(),
         }
-    }
-}
-
-/// Takes over the values of the windows whose largest is this tap.
-#[inline(always)]
-fn choose(largest: &mut [f32], u: &[f32], tap: &[u8], number: u8) {
-    for ((largest, &u), &tap) in largest.iter_mut().zip(u).zip(tap) {
-        *largest = if tap == number { u } else { *largest };
     }
 }
 
