@@ -227,18 +227,23 @@ fn strip_maxima<'a, const N: usize>(
     for (number, row) in rows {
         let row = &row[first..first + N];
         for lane in 0..N {
-            // `||` would be a branch.
             let larger = (row[lane] > best[lane]) | row[lane].is_nan();
-            best[lane] = if larger { row[lane] } else { best[lane] };
-            which[lane] = if larger {
-                u32::from(number)
-            } else {
-                which[lane]
-            };
+            let bits = select(larger, row[lane].to_bits(), best[lane].to_bits());
+            best[lane] = f32::from_bits(bits);
+            which[lane] = select(larger, u32::from(number), which[lane]);
         }
     }
     *y = best;
-    *number = which.map(|which| which as u8);
+    for lane in 0..N {
+        number[lane] = which[lane] as u8;
+    }
+}
+
+/// `if yes { a } else { b }`, which would become a branch or a masked store: which value is the largest cannot be predicted.
+#[inline(always)]
+fn select(yes: bool, a: u32, b: u32) -> u32 {
+    let mask = u32::from(yes).wrapping_neg();
+    (a & mask) | (b & !mask)
 }
 
 /// Of some rows of values, each lane of the row whose number is given: what [`maxima`] found, if `number` is its.
@@ -268,17 +273,17 @@ fn strip_chosen<'a, const N: usize>(
     number: &[u8; N],
     to: &mut [f32; N],
 ) {
-    let which = number.map(u32::from);
-    // By masks, because `if` becomes a branch, and which value is the largest cannot be predicted.
     let mut bits = [0; N];
-    for (number, row) in rows {
+    for (row_number, row) in rows {
         let row = &row[first..first + N];
         for lane in 0..N {
-            let mask = u32::from(which[lane] == u32::from(number)).wrapping_neg();
-            bits[lane] |= row[lane].to_bits() & mask;
+            let chosen = number[lane] == row_number;
+            bits[lane] = select(chosen, row[lane].to_bits(), bits[lane]);
         }
     }
-    *to = bits.map(f32::from_bits);
+    for lane in 0..N {
+        to[lane] = f32::from_bits(bits[lane]);
+    }
 }
 
 struct Max<'a> {
@@ -300,7 +305,8 @@ impl Kernel for Max<'_> {
             y.fill(f32::NEG_INFINITY);
             for &(_, position) in &seen {
                 for (y, &x) in y.iter_mut().zip(&self.x[position * lanes..]) {
-                    *y = if (x > *y) | x.is_nan() { x } else { *y };
+                    let larger = (x > *y) | x.is_nan();
+                    *y = f32::from_bits(select(larger, x.to_bits(), y.to_bits()));
                 }
             }
         }

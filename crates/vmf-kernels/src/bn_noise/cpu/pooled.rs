@@ -111,14 +111,13 @@ impl Band {
         (position * self.pool.batch + self.first_image) * self.pool.channels
     }
 
-    /// The taps of a window, with their positions counted from the band's first.
+    /// The taps of the first window, with their positions counted from the band's first. Those of other windows are whole
+    /// windows' widths further on.
     #[inline(always)]
-    fn taps(&self, window: usize) -> impl Iterator<Item = (u8, usize)> + Clone + use<> {
+    fn taps(&self) -> Vec<(u8, usize)> {
         let ([height, width], across) = (self.pool.window, self.pool.input[1]);
-        (0..height * width).map(move |tap| {
-            let position = tap / width * across + window * width + tap % width;
-            (tap as u8, position)
-        })
+        let tap = |tap: usize| (tap as u8, tap / width * across + tap % width);
+        (0..height * width).map(tap).collect()
     }
 
     /// The window that covers a position, and the position's tap in it.
@@ -154,6 +153,7 @@ impl Kernel for Forward<'_> {
         let mut values = vec![0.0; positions * pitch];
         let mut normals = values.clone();
         let mut scratch = values.clone();
+        let taps = band.taps();
         let period = self.coefficients.mean.len();
         let mut at = 0;
         while at < band.lanes() {
@@ -174,9 +174,11 @@ impl Kernel for Forward<'_> {
                 forward_sweep::<f32, S>(self.coefficients, column, self.floor, u, z, value);
             }
             for (window, (y, tap)) in self.y.iter_mut().zip(&mut self.tap).enumerate() {
-                let taps = band.taps(window);
-                let taps = taps.map(|(tap, at)| (tap, &values[at * pitch..][..length]));
-                maxima(taps, &mut y[at..at + length], &mut tap[at..at + length]);
+                let first = window * pool.window[1];
+                let rows = taps
+                    .iter()
+                    .map(|&(tap, position)| (tap, &values[(first + position) * pitch..][..length]));
+                maxima(rows, &mut y[at..at + length], &mut tap[at..at + length]);
             }
             at += length;
         }
@@ -234,16 +236,21 @@ impl<const RELU: bool> Kernel for Reduce<'_, RELU> {
         let mut g_xhat = RowSums::<f32>::new(channels);
         let mut g_z = RowSums::<f32>::new(channels);
         let sweep = g.values.len();
+        let taps = band.taps();
         let mut largest = vec![0.0; sweep];
         for window in 0..band.pool.output()[1] {
             for at in (0..band.lanes()).step_by(sweep) {
                 let length = sweep.min(band.lanes() - at);
                 let place = band.output(window) + at..band.output(window) + at + length;
                 let tap = &self.0.tap[place.clone()];
-                let taps = band.taps(window).map(|(number, position)| {
-                    (number, &self.0.u[band.input(position) + at..][..length])
+                let first = window * band.pool.window[1];
+                let rows = taps.iter().map(|&(number, position)| {
+                    (
+                        number,
+                        &self.0.u[band.input(first + position) + at..][..length],
+                    )
                 });
-                chosen(taps, tap, &mut largest[..length]);
+                chosen(rows, tap, &mut largest[..length]);
                 add_sums::<f32, S, RELU, true>(
                     self.0.coefficients,
                     0,
