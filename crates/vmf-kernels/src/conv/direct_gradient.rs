@@ -38,9 +38,8 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
     let outputs = shape.group_outputs();
     let group_len = outputs * inputs * points;
     for (group, dw) in dw.chunks_mut(group_len).enumerate() {
-        let mut sums = Sums::new(kernel, points, outputs, inputs, chunks);
         let dw = Shared::new(dw);
-        for chunk in 0..chunks {
+        let pack = |chunk: usize, add: &mut dyn FnMut(&Chunk)| {
             let out_rows = chunk * step..height.min((chunk + 1) * step);
             let a = Source {
                 data: gradient,
@@ -53,18 +52,15 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
                 a_width(kernel),
             );
             let rows = out_rows.len() * width * shape.batch;
-            let finish = |block: Block, sums: &[f32]| store(&block, sums, points, inputs, dw);
-            let (first, last) = (chunk == 0, chunk + 1 == chunks);
             if gather {
                 let b = narrow::pack(shape, input, out_rows, kernel.cols);
-                let chunk = Chunk {
+                add(&Chunk {
                     a: &a,
                     a_rows: rows,
                     b: &b,
                     b_rows: rows,
                     points: &[(vec![(0, 0)], rows)],
-                };
-                sums.add(&chunk, first, last, finish);
+                });
             } else {
                 let seen = seen_rows(shape, &out_rows);
                 let per_row = shape.input[1] * shape.batch;
@@ -76,16 +72,17 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
                 };
                 let b = b.pack(seen.start * per_row..seen.end * per_row, kernel.cols);
                 let points = segments(shape, &out_rows, seen.start, a_width(kernel), kernel.cols);
-                let chunk = Chunk {
+                add(&Chunk {
                     a: &a,
                     a_rows: rows,
                     b: &b,
                     b_rows: seen.len() * per_row,
                     points: &points,
-                };
-                sums.add(&chunk, first, last, finish);
+                });
             }
-        }
+        };
+        let finish = |block: Block, sums: &[f32]| store(&block, sums, points, inputs, dw);
+        Sums::new(kernel, points, outputs, inputs).run(chunks, pack, finish);
     }
 }
 

@@ -6,8 +6,10 @@
 //!
 //! A row is one image at one position (or one tile), a point one tap (or one of the 36 Winograd products), `a` comes
 //! from the output gradient, `b` from the input. Both are packed into panels of channels, so that the sum over rows
-//! reads memory front to back. The rows come in chunks that fit the cache; the chunks are summed in order whatever
-//! the number of threads, which divide the (o, i) plane among them.
+//! reads memory front to back. The rows come in chunks that fit the cache. A few parts of the chunks are summed
+//! independently, so that threads seldom wait for each other, and within a chunk threads divide the (o, i) plane among
+//! them. Which parts there are depends on the number of chunks alone, and all sums are in order, so that the result does
+//! not depend on the number of threads.
 
 use crate::gemm::tile::{MicroKernel, Next, Product};
 use crate::parallel::ByTask;
@@ -37,14 +39,25 @@ pub(super) fn a_width(kernel: MicroKernel) -> usize {
         .unwrap_or(rows * lanes)
 }
 
-/// The sums of one (o, i) plane, kept in blocks `[point][row of the block][tile width]`.
+/// The sums of one (o, i) plane, in blocks `[point][row of the block][tile width]`.
 pub(super) struct Sums {
     kernel: MicroKernel,
     points: usize,
     outputs: usize,
     inputs: usize,
     block_rows: usize,
-    blocks: Option<Scratch>,
+}
+
+/// Parts of the chunks that are summed independently. Each has its own sums, which in the end are added, so that more of
+/// them would cost more than they spare: a part's chunks still have tasks for several threads.
+const PARTS: usize = 2;
+
+/// As many chunks as asked for, or one more so that both parts have as many.
+pub(super) fn balanced(chunks: usize) -> usize {
+    match chunks {
+        1 => 1,
+        _ => chunks.next_multiple_of(PARTS),
+    }
 }
 
 /// Which output channels (rows) and input channels (columns) a block of sums is of.
@@ -61,14 +74,7 @@ pub(super) struct Block {
 }
 
 impl Sums {
-    /// For `chunks` chunks: with one, no sum has to be kept between calls, and a block is finished while in cache.
-    pub(super) fn new(
-        kernel: MicroKernel,
-        points: usize,
-        outputs: usize,
-        inputs: usize,
-        chunks: usize,
-    ) -> Self {
+    pub(super) fn new(kernel: MicroKernel, points: usize, outputs: usize, inputs: usize) -> Self {
         let width = a_width(kernel);
         // Wide blocks read the panels of `b` less often; narrow ones make tasks enough for every thread.
         let panels = inputs.div_ceil(kernel.cols);
@@ -76,18 +82,13 @@ impl Sums {
             .into_iter()
             .find(|rows| panels * outputs.div_ceil(*rows) >= 8)
             .unwrap_or(kernel.rows);
-        let mut sums = Sums {
+        Sums {
             kernel,
             points,
             outputs,
             inputs,
             block_rows,
-            blocks: None,
-        };
-        if chunks > 1 {
-            sums.blocks = Some(Scratch::take(sums.count() * sums.block_len()));
         }
-        sums
     }
 
     fn panels(&self) -> usize {
@@ -120,35 +121,56 @@ impl Sums {
         }
     }
 
-    /// Adds a chunk (the `first` overwrites what the blocks held), and hands each block to `finish` after the `last`.
-    pub(super) fn add(
-        &mut self,
-        chunk: &Chunk,
-        first: bool,
-        last: bool,
+    /// Sums over all chunks, of which `pack` prepares one and hands it on, and hands each block of sums to `finish`.
+    pub(super) fn run(
+        &self,
+        chunks: usize,
+        pack: impl Fn(usize, &mut dyn FnMut(&Chunk)) + Sync,
         finish: impl Fn(Block, &[f32]) + Sync,
     ) {
-        let mut kept = self.blocks.take();
         let len = self.block_len();
-        let one_block = |index: usize, sums: &mut [f32]| {
-            let block = self.block(index);
-            self.multiply(chunk, &block, sums, !first);
-            if last {
-                finish(block, sums);
-            }
-        };
-        match &mut kept {
-            Some(blocks) => blocks
-                .par_chunks_mut(len)
-                .by_task()
-                .enumerate()
-                .for_each(|(index, sums)| one_block(index, sums)),
-            None => (0..self.count())
-                .into_par_iter()
-                .by_task()
-                .for_each(|index| one_block(index, &mut Scratch::take(len))),
+        let all_blocks = || (0..self.count()).into_par_iter().by_task();
+        if chunks == 1 {
+            // No sum has to be kept: each block is finished while in cache.
+            pack(0, &mut |chunk| {
+                all_blocks().for_each(|index| {
+                    let (block, mut sums) = (self.block(index), Scratch::take(len));
+                    self.multiply(chunk, &block, &mut sums, false);
+                    finish(block, &sums);
+                });
+            });
+            return;
         }
-        self.blocks = kept;
+        let mut sums = Scratch::take(PARTS * self.count() * len);
+        sums.par_chunks_mut(self.count() * len)
+            .by_task()
+            .enumerate()
+            .for_each(|(part, sums)| {
+                let first = part * chunks / PARTS;
+                for number in first..(part + 1) * chunks / PARTS {
+                    pack(number, &mut |chunk| {
+                        sums.par_chunks_mut(len)
+                            .by_task()
+                            .enumerate()
+                            .for_each(|(index, sums)| {
+                                self.multiply(chunk, &self.block(index), sums, number > first);
+                            });
+                    });
+                }
+            });
+        let sums: &[f32] = &sums;
+        all_blocks().for_each(|index| {
+            let mut total = Scratch::take(len);
+            let mut of_parts = sums.chunks_exact(len).skip(index).step_by(self.count());
+            total.copy_from_slice(of_parts.next().unwrap_or_default());
+            for part in of_parts {
+                total
+                    .iter_mut()
+                    .zip(part)
+                    .for_each(|(total, sum)| *total += sum);
+            }
+            finish(self.block(index), &total);
+        });
     }
 
     fn multiply(&self, chunk: &Chunk, block: &Block, sums: &mut [f32], accumulate: bool) {

@@ -6,7 +6,7 @@ use super::transform::{Constants, square};
 use super::{corner, transform};
 use crate::conv::direct_gradient::store;
 use crate::conv::shape::ConvShape;
-use crate::conv::weight_gradient::{Chunk, Sums, a_width};
+use crate::conv::weight_gradient::{Block, Chunk, Sums, a_width, balanced};
 use crate::gemm::tile::MicroKernel;
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
@@ -48,15 +48,13 @@ pub(in crate::conv) fn run(
     let chunk_rows = CHUNK_LEN
         .max(2 * sums_len)
         .div_ceil(points * (inputs + outputs));
+    let chunk_rows = rows.div_ceil(balanced(rows.div_ceil(chunk_rows)));
     let chunks = rows.div_ceil(chunk_rows);
-    let chunk_rows = rows.div_ceil(chunks);
     let a_packing = Packing::panels(scheme, outputs, a_width(kernel), chunk_rows);
     let b_packing = Packing::panels(scheme, inputs, kernel.cols, chunk_rows);
-    let mut a = Scratch::take(a_packing.len());
-    let mut b = Scratch::take(b_packing.len());
-    let mut sums = Sums::new(kernel, points, outputs, inputs, chunks);
-    let dw = Shared::new(dw);
-    for chunk in 0..chunks {
+    let pack = |chunk: usize, add: &mut dyn FnMut(&Chunk)| {
+        let mut a = Scratch::take(a_packing.len());
+        let mut b = Scratch::take(b_packing.len());
         let start = chunk * chunk_rows;
         let count = chunk_rows.min(rows - start);
         let (to_a, to_b) = (Shared::new(&mut a), Shared::new(&mut b));
@@ -90,26 +88,28 @@ pub(in crate::conv) fn run(
         let places: Vec<_> = (0..points)
             .map(|xi| (vec![(xi * a_packing.point, xi * b_packing.point)], count))
             .collect();
-        let operands = Chunk {
+        add(&Chunk {
             a: &a,
             a_rows: chunk_rows,
             b: &b,
             b_rows: chunk_rows,
             points: &places,
-        };
-        sums.add(&operands, chunk == 0, chunk + 1 == chunks, |block, sums| {
-            let mut taps = Scratch::take(9 * block.point);
-            let transform = Finish {
-                scheme,
-                sums,
-                len: block.rows * block.stride,
-                point: block.point,
-                taps: &mut taps,
-            };
-            dispatch_vector(isa, transform);
-            store(&block, &taps, 9, inputs, dw);
         });
-    }
+    };
+    let dw = Shared::new(dw);
+    let finish = |block: Block, sums: &[f32]| {
+        let mut taps = Scratch::take(9 * block.point);
+        let transform = Finish {
+            scheme,
+            sums,
+            len: block.rows * block.stride,
+            point: block.point,
+            taps: &mut taps,
+        };
+        dispatch_vector(isa, transform);
+        store(&block, &taps, 9, inputs, dw);
+    };
+    Sums::new(kernel, points, outputs, inputs).run(chunks, pack, finish);
 }
 
 /// `G^T u G` of a block of sums, element by element.
