@@ -1,9 +1,10 @@
 //! Normals by the tile, in the order in which kernels consume them.
 //!
-//! Normals are made in batches of [`LANES`] Philox blocks, in two plain loops that LLVM vectorizes: first the words
-//! (64-bit lanes), then the normals (32-bit lanes). A batch never leaves the first-level cache.
+//! Normals are made in batches of [`LANES`] Philox blocks: first the words (64-bit lanes), then the normals (32-bit lanes)
+//! in plain loops that LLVM vectorizes. A batch never leaves the first-level cache.
 
-use super::{ELEMENTS_PER_BLOCK, MAX_ELEMENTS, Noise, NoiseKey};
+use super::philox::Blocks;
+use super::{ELEMENTS_PER_BLOCK, MAX_ELEMENTS, Noise};
 use crate::element::Real;
 use crate::error::Error;
 use crate::parallel::ByTask;
@@ -84,7 +85,7 @@ pub(crate) fn fill_run<R: Real, S: Simd>(noise: &Noise, first: u64, out: &mut [R
 
         let block = (element / ELEMENTS_PER_BLOCK) as u32;
         let lanes = (skip + length).div_ceil(PER_BLOCK).next_multiple_of(STEP);
-        words.fill(key, block, 1, lanes);
+        words.fill::<S>(key.blocks(block, 1), lanes);
         let [z0, z1, z2, z3] = &mut normals;
         words.normals::<R, S>(
             &mut z0[..lanes],
@@ -187,7 +188,7 @@ impl Planes {
             let block = (element / ELEMENTS_PER_BLOCK) as u32;
             // Lanes beyond the count are overwritten by the next batch, or lie between `rows` and `pitch`.
             let lanes = count.next_multiple_of(STEP).min(pitch - done);
-            words.fill(key, block, stride, lanes);
+            words.fill::<S>(key.blocks(block, stride), lanes);
             let lanes = done..done + lanes;
             words.normals::<R, S>(
                 &mut out0[lanes.clone()],
@@ -236,14 +237,10 @@ impl Words {
         Self([[0; LANES]; PER_BLOCK])
     }
 
-    /// The words of `count` blocks: `first`, `first + stride` and so on.
+    /// The words of the first `count` blocks.
     #[inline(always)]
-    fn fill(&mut self, key: NoiseKey, first: u32, stride: u32, count: usize) {
-        let [w0, w1, w2, w3] = self.0.each_mut().map(|words| &mut words[..count]);
-        for lane in 0..count {
-            let block = first.wrapping_add(stride.wrapping_mul(lane as u32));
-            [w0[lane], w1[lane], w2[lane], w3[lane]] = key.words(block);
-        }
+    fn fill<S: Simd>(&mut self, blocks: Blocks, count: usize) {
+        blocks.words::<S>(self.0.each_mut().map(|words| &mut words[..count]));
     }
 
     /// The normals made of them: z_i of each block goes to the i-th slice. The slices are equally long.
@@ -254,8 +251,8 @@ impl Words {
         let (z1, z2, z3) = (&mut z1[..count], &mut z2[..count], &mut z3[..count]);
         // Two loops, because in a short one the processor overlaps more of the lanes.
         for lane in 0..count {
-            z0[lane] = R::radius::<S>(w0[lane]);
-            z2[lane] = R::radius::<S>(w2[lane]);
+            z0[lane] = R::squared_radius::<S>(w0[lane]);
+            z2[lane] = R::squared_radius::<S>(w2[lane]);
         }
         for lane in 0..count {
             (z0[lane], z1[lane]) = R::turn::<S>(z0[lane], w1[lane]);
@@ -267,7 +264,7 @@ impl Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noise::normal;
+    use crate::noise::{NoiseKey, normal};
 
     const KEY: NoiseKey = NoiseKey {
         seed: 0xfedc_ba98_7654_3210,

@@ -36,6 +36,7 @@ pub use normal::normal;
 pub use philox::philox4x32_10;
 
 use crate::Error;
+use philox::Blocks;
 
 /// Elements that one counter serves.
 pub const ELEMENTS_PER_BLOCK: u64 = 4;
@@ -60,8 +61,18 @@ impl NoiseKey {
     /// The four random words that serve elements `4 * block .. 4 * block + 4`.
     #[inline(always)]
     pub fn words(&self, block: u32) -> [u32; 4] {
-        let key = [self.seed as u32, (self.seed >> 32) as u32];
-        philox4x32_10([block, self.stream, self.step, self.sample], key)
+        let Blocks { counter, key, .. } = self.blocks(block, 0);
+        philox4x32_10(counter, key)
+    }
+
+    /// The blocks `first`, `first + stride` and so on.
+    #[inline(always)]
+    fn blocks(&self, first: u32, stride: u32) -> Blocks {
+        Blocks {
+            counter: [first, self.stream, self.step, self.sample],
+            stride,
+            key: [self.seed as u32, (self.seed >> 32) as u32],
+        }
     }
 }
 

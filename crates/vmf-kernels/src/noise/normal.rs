@@ -22,50 +22,53 @@ pub fn normal(key: NoiseKey, element: u64) -> f64 {
 }
 
 /// A number type that normals can be computed in.
+///
+/// In two halves for two loops. The square root takes long, and is in the half that has more to do meanwhile.
 pub trait BoxMuller: Sized {
-    /// `radius = sqrt(-2 ln u1)`.
-    fn radius<S: Simd>(word: u32) -> Self;
+    /// The square of the radius, `-2 ln u1`.
+    fn squared_radius<S: Simd>(word: u32) -> Self;
 
     /// `(radius cos(angle), radius sin(angle))` with `angle = 2 pi u2`.
-    fn turn<S: Simd>(radius: Self, word: u32) -> (Self, Self);
+    fn turn<S: Simd>(squared_radius: Self, word: u32) -> (Self, Self);
 }
 
 impl BoxMuller for f64 {
     #[inline(always)]
-    fn radius<S: Simd>(word: u32) -> f64 {
-        radius_f64(word)
+    fn squared_radius<S: Simd>(word: u32) -> f64 {
+        squared_radius_f64(word)
     }
 
     #[inline(always)]
-    fn turn<S: Simd>(radius: f64, word: u32) -> (f64, f64) {
-        turn_f64(radius, word)
+    fn turn<S: Simd>(squared_radius: f64, word: u32) -> (f64, f64) {
+        turn_f64(squared_radius, word)
     }
 }
 
 impl BoxMuller for f32 {
     #[inline(always)]
-    fn radius<S: Simd>(word: u32) -> f32 {
-        minus_two_ln::<S>(word).sqrt()
+    fn squared_radius<S: Simd>(word: u32) -> f32 {
+        minus_two_ln::<S>(word)
     }
 
     #[inline(always)]
-    fn turn<S: Simd>(radius: f32, word: u32) -> (f32, f32) {
+    fn turn<S: Simd>(squared_radius: f32, word: u32) -> (f32, f32) {
         let (negative, sin, cos) = sin_cos::<S>(word);
-        let radius = f32::from_bits(radius.to_bits() ^ negative);
+        let radius = f32::from_bits(squared_radius.sqrt().to_bits() ^ negative);
         (radius * cos, radius * sin)
     }
 }
 
 fn box_muller_f64(radius_word: u32, angle_word: u32) -> (f64, f64) {
-    turn_f64(radius_f64(radius_word), angle_word)
+    turn_f64(squared_radius_f64(radius_word), angle_word)
 }
 
-fn radius_f64(word: u32) -> f64 {
+fn squared_radius_f64(word: u32) -> f64 {
     let u1 = f64::from((word >> UNUSED_BITS) + 1) / f64::from(1 << 24);
-    (-2.0 * u1.ln()).sqrt()
+    -2.0 * u1.ln()
 }
 
-fn turn_f64(radius: f64, word: u32) -> (f64, f64) {
+fn turn_f64(squared_radius: f64, word: u32) -> (f64, f64) {
+    let radius = squared_radius.sqrt();
     let u2 = f64::from(word >> UNUSED_BITS) / f64::from(1 << 24);
     let (sin, cos) = (std::f64::consts::TAU * u2).sin_cos();
     (radius * cos, radius * sin)
@@ -148,7 +151,7 @@ mod tests {
 
     #[inline(always)]
     fn box_muller<S: Simd>(radius_word: u32, angle_word: u32) -> (f32, f32) {
-        f32::turn::<S>(f32::radius::<S>(radius_word), angle_word)
+        f32::turn::<S>(f32::squared_radius::<S>(radius_word), angle_word)
     }
 
     /// The largest difference to double precision over pairs of words.
