@@ -140,6 +140,24 @@ fn the_error_bounds_hold_for_wide_layers() {
     check(shape, Algorithm::Winograd, WINOGRAD_ERROR, &mut rng);
 }
 
+/// Enough rows for several chunks of the weight gradient: 21 of them directly, 4 through the points, and 20 of the gathered
+/// input of few channels.
+fn many_rows() -> [ConvShape; 2] {
+    [
+        ConvShape::same(37, 17, 20, [21, 30], 3),
+        ConvShape::same(70, 3, 10, [20, 16], 3),
+    ]
+}
+
+#[test]
+fn large_images_match_their_definition() {
+    let mut rng = Rng::new(7);
+    for shape in many_rows() {
+        check(shape, Algorithm::Direct, DIRECT_ERROR, &mut rng);
+        check(shape, Algorithm::Winograd, WINOGRAD_ERROR, &mut rng);
+    }
+}
+
 #[test]
 fn any_geometry_matches_its_definition() {
     let mut rng = Rng::new(4);
@@ -245,7 +263,10 @@ fn any_geometry_matches_its_definition() {
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
     let mut rng = Rng::new(5);
+    let [many_rows, few_channels] = many_rows();
     let shapes = [
+        many_rows,
+        few_channels,
         ConvShape::same(13, 20, 40, [9, 7], 3),
         ConvShape::same(9, 64, 130, [4, 4], 3),
         ConvShape::same(9, 40, 70, [2, 2], 3),
