@@ -39,7 +39,8 @@
 //!     .add_plain(candle_nn::linear(16, 10, vb.pp("head"))?);
 //!
 //! // Train.
-//! // (`Adam` keeps the weights on the sphere; behind another optimizer call `posterior.project_weights()` after each step.)
+//! // (`Adam` keeps the weights on the sphere. With another optimizer call `posterior.project_weights()` after each step;
+//! // `backward(&loss.total)` has the gradients of `loss.total.backward()` sooner.)
 //! let mut adam = Adam::for_model(&vars, &posterior, AdamConfig { lr: 1e-3, ..Default::default() })?;
 //! let beta = Schedule::warmup(posterior.suggested_beta(train_set_len), 0.2 * f64::from(epochs));
 //! for epoch in 0..epochs {
