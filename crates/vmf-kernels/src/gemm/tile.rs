@@ -205,35 +205,52 @@ unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(first: usize, p:
         }
         let c = p.c.add(first * p.c_row);
         if p.cols == REGS * V::LANES {
-            store::<V, ROWS, REGS>(sums, c, p, REGS * V::LANES);
+            store::<V, ROWS, REGS>(&sums, c, p.c_row, p.accumulate);
         } else {
-            store::<V, ROWS, REGS>(sums, c, p, p.cols);
+            let mut whole = [[0.0f32; WIDEST]; ROWS];
+            store::<V, ROWS, REGS>(&sums, whole.as_mut_ptr().cast(), WIDEST, false);
+            for i in 0..ROWS {
+                for (j, sum) in whole[i][..p.cols].iter().enumerate() {
+                    let to = c.add(i * p.c_row + j);
+                    *to = if p.accumulate { *to + sum } else { *sum };
+                }
+            }
         }
     }
 }
 
-/// Writes, or adds, the first `cols` columns of a tile.
+/// Columns of the widest tile.
+const WIDEST: usize = 32;
+
+/// Writes, or adds, a whole tile to rows that are `row` apart.
+///
+/// The loops do as little as they can: LLVM keeps the sums in registers only if it unrolls all loops over them early, and it
+/// leaves loops alone that would grow too long. With the sums in memory the kernel takes more than twice the time.
 ///
 /// # Safety
-/// As [`tiles`].
+/// The processor has the instruction set of `V`, and every row of `to` is writable, readable if accumulating.
 #[inline(always)]
 unsafe fn store<V: Vector, const ROWS: usize, const REGS: usize>(
-    sums: [[V; REGS]; ROWS],
-    c: *mut f32,
-    p: &Product,
-    cols: usize,
+    sums: &[[V; REGS]; ROWS],
+    to: *mut f32,
+    row: usize,
+    accumulate: bool,
 ) {
-    for i in 0..ROWS {
-        for j in 0..REGS {
-            let count = cols.saturating_sub(j * V::LANES);
-            let to = c.wrapping_add(i * p.c_row + j * V::LANES);
-            // SAFETY: the caller's contract; nothing past `cols` is touched.
-            unsafe {
-                let sum = match p.accumulate {
-                    true => sums[i][j].add(V::load_first(to, count)),
-                    false => sums[i][j],
-                };
-                sum.store_first(to, count);
+    const { assert!(REGS * V::LANES <= WIDEST) };
+    // SAFETY: the caller's contract.
+    unsafe {
+        if accumulate {
+            for i in 0..ROWS {
+                for j in 0..REGS {
+                    let to = to.add(i * row + j * V::LANES);
+                    sums[i][j].add(V::load(to)).store(to);
+                }
+            }
+        } else {
+            for i in 0..ROWS {
+                for j in 0..REGS {
+                    sums[i][j].store(to.add(i * row + j * V::LANES));
+                }
             }
         }
     }
