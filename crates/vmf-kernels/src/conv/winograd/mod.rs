@@ -39,8 +39,8 @@ pub(super) fn pays(shape: &ConvShape) -> bool {
     fills_tiles && shape.in_channels.min(shape.out_channels) >= 16
 }
 
-/// Tiles of the micro-kernel that a task multiplies, at best: their rows at one point stay in the first-level cache.
-const TASK_TILES: usize = 8;
+/// Rows that a task multiplies, at best: enough to read the weights seldom, and few enough to stay in cache.
+const TASK_ROWS: usize = 48;
 /// Rows that a task transforms, where it does nothing else.
 const TRANSFORM_ROWS: usize = 16;
 
@@ -118,8 +118,7 @@ impl Pass<'_> {
             .for_each(|(panel, to)| self.transform_weights(panel, to));
         let weights: &[f32] = &weights;
         let rows = self.from.rows();
-        let tiles = rows.div_ceil(self.kernel.rows);
-        let task_rows = self.kernel.rows * tiles_per_task(tiles, rayon::current_num_threads());
+        let task_rows = rows_per_task(rows, self.kernel.rows, rayon::current_num_threads());
         (0..rows.div_ceil(task_rows))
             .into_par_iter()
             .by_task()
@@ -244,8 +243,9 @@ impl Pass<'_> {
     }
 }
 
-/// How many tiles to give a task, so that the busiest thread has as few as possible.
-fn tiles_per_task(tiles: usize, threads: usize) -> usize {
+/// How many rows to give a task, in whole tiles, so that the busiest thread has as few tiles as possible.
+fn rows_per_task(rows: usize, tile_rows: usize, threads: usize) -> usize {
+    let (tiles, best) = (rows.div_ceil(tile_rows), TASK_ROWS.div_ceil(tile_rows));
     let busiest = |each: usize| {
         let (tasks, rest) = (tiles / each, tiles % each);
         let last = if tasks.is_multiple_of(threads) {
@@ -255,10 +255,10 @@ fn tiles_per_task(tiles: usize, threads: usize) -> usize {
         };
         tasks / threads * each + last
     };
-    let sizes = TASK_TILES / 2..=TASK_TILES * 3 / 2;
-    sizes
-        .min_by_key(|&each| (busiest(each), each.abs_diff(TASK_TILES)))
-        .unwrap_or(TASK_TILES)
+    let tiles = (best.div_ceil(2)..=best * 3 / 2)
+        .min_by_key(|&each| (busiest(each), each.abs_diff(best)))
+        .unwrap_or(best);
+    tiles * tile_rows
 }
 
 /// `G w G^T`: nine taps to the points, element by element of a panel.
@@ -326,26 +326,30 @@ mod tests {
     #[test]
     fn tasks_are_shared_out_evenly() {
         // 256 rows in tiles of 6, as VGG16 has them at 8x8 with a batch of 64.
-        assert_eq!(tiles_per_task(43, 1), TASK_TILES);
+        assert_eq!(rows_per_task(256, 6, 1), TASK_ROWS);
         assert_eq!(
-            tiles_per_task(43, 2),
-            7,
+            rows_per_task(256, 6, 2),
+            7 * 6,
             "six tasks of 7 and one of 1: 22 and 21 tiles"
         );
-        for tiles in 1..200 {
-            for threads in 1..9 {
-                let each = tiles_per_task(tiles, threads);
-                let mut load = vec![0; threads];
-                for task in 0..tiles.div_ceil(each) {
-                    // As threads take them: the next goes to whoever is free first.
-                    let free = (0..threads).min_by_key(|&i| load[i]).unwrap();
-                    load[free] += each.min(tiles - task * each);
+        for tile_rows in [6, 12] {
+            for tiles in 1..200 {
+                for threads in 1..9 {
+                    let rows = rows_per_task(tiles * tile_rows, tile_rows, threads);
+                    assert!(rows.is_multiple_of(tile_rows));
+                    let each = rows / tile_rows;
+                    let mut load = vec![0; threads];
+                    for task in 0..tiles.div_ceil(each) {
+                        // As threads take them: the next goes to whoever is free first.
+                        let free = (0..threads).min_by_key(|&i| load[i]).unwrap();
+                        load[free] += each.min(tiles - task * each);
+                    }
+                    let most = load.into_iter().max().unwrap();
+                    assert!(
+                        most < tiles.div_ceil(threads) + TASK_ROWS / tile_rows / 2,
+                        "{tiles} tiles of {tile_rows} on {threads}"
+                    );
                 }
-                let most = load.into_iter().max().unwrap();
-                assert!(
-                    most < tiles.div_ceil(threads) + TASK_TILES / 2,
-                    "{tiles} {threads}"
-                );
             }
         }
     }
