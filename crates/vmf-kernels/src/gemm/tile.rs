@@ -101,22 +101,22 @@ unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p:
     unsafe {
         let mut first = 0;
         while first + ROWS <= rows {
-            tile::<V, ROWS, REGS>(first, p);
+            tile::<V, ROWS, REGS>(first, rows, p);
             first += ROWS;
         }
         match rows - first {
             0 => {}
-            1 => tile::<V, 1, REGS>(first, p),
-            2 => tile::<V, 2, REGS>(first, p),
-            3 => tile::<V, 3, REGS>(first, p),
-            4 => tile::<V, 4, REGS>(first, p),
-            5 => tile::<V, 5, REGS>(first, p),
-            6 if ROWS > 6 => tile::<V, 6, REGS>(first, p),
-            7 if ROWS > 6 => tile::<V, 7, REGS>(first, p),
-            8 if ROWS > 6 => tile::<V, 8, REGS>(first, p),
-            9 if ROWS > 6 => tile::<V, 9, REGS>(first, p),
-            10 if ROWS > 6 => tile::<V, 10, REGS>(first, p),
-            _ if ROWS > 6 => tile::<V, 11, REGS>(first, p),
+            1 => tile::<V, 1, REGS>(first, rows, p),
+            2 => tile::<V, 2, REGS>(first, rows, p),
+            3 => tile::<V, 3, REGS>(first, rows, p),
+            4 => tile::<V, 4, REGS>(first, rows, p),
+            5 => tile::<V, 5, REGS>(first, rows, p),
+            6 if ROWS > 6 => tile::<V, 6, REGS>(first, rows, p),
+            7 if ROWS > 6 => tile::<V, 7, REGS>(first, rows, p),
+            8 if ROWS > 6 => tile::<V, 8, REGS>(first, rows, p),
+            9 if ROWS > 6 => tile::<V, 9, REGS>(first, rows, p),
+            10 if ROWS > 6 => tile::<V, 10, REGS>(first, rows, p),
+            _ if ROWS > 6 => tile::<V, 11, REGS>(first, rows, p),
             _ => unreachable!("fewer rows remain than a tile has"),
         }
     }
@@ -124,20 +124,23 @@ unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p:
 
 /// Elements of a cache line; also the steps of the sum between two requests.
 const LINE: usize = 16;
-/// Lines of the next B in a request: with eight tiles to a product, all of it.
-const LINES_OF_B: usize = 2;
 
-/// Requests for the operands that come next, each for as many lines of A as a tile reads in as many steps, and some of B.
+/// Requests for the operands that come next, each for as many lines of A as a tile reads in as many steps, and for so many of
+/// B that all tiles of a product together ask for all of it.
 struct Requests {
     a: *const f32,
     /// From one line of a request to the next, and from one request to the next.
     a_lines: [usize; 2],
     b: *const f32,
+    /// Lines of B in a request.
+    b_lines: usize,
 }
 
 impl Requests {
+    /// For the tile from row `first` of `rows` on; a row of B has `cols` columns.
     #[inline(always)]
-    fn new<const ROWS: usize>(first: usize, p: &Product) -> Self {
+    fn new<const ROWS: usize>(first: usize, rows: usize, cols: usize, p: &Product) -> Self {
+        let b_lines = cols.div_ceil(rows.div_ceil(ROWS));
         // Those of the tiles before this one.
         let sent = first / ROWS * p.segments.len() * p.depth.div_ceil(LINE);
         // Where nothing comes, what is here already costs least.
@@ -148,7 +151,8 @@ impl Requests {
                 Some(_) => [LINE, ROWS * LINE],
                 None => [p.a_row, LINE],
             },
-            b: b.wrapping_add(sent * LINES_OF_B * LINE),
+            b: b.wrapping_add(sent * b_lines * LINE),
+            b_lines,
         }
     }
 
@@ -160,23 +164,27 @@ impl Requests {
             prefetch_line(self.a.wrapping_add(i * line));
         }
         self.a = self.a.wrapping_add(request);
-        for _ in 0..LINES_OF_B {
+        for _ in 0..self.b_lines {
             prefetch_line(self.b);
             self.b = self.b.wrapping_add(LINE);
         }
     }
 }
 
-/// One tile of `ROWS` rows, from row `first`, and `REGS` registers of columns.
+/// One tile of `ROWS` rows, from row `first` of `rows`, and `REGS` registers of columns.
 ///
 /// # Safety
 /// As [`tiles`].
 #[inline(always)]
-unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(first: usize, p: &Product) {
+unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(
+    first: usize,
+    rows: usize,
+    p: &Product,
+) {
     // SAFETY: the caller's contract covers every address formed; the last steps only move past the end.
     unsafe {
         let mut sums = [[V::splat(0.0); REGS]; ROWS];
-        let mut requests = Requests::new::<ROWS>(first, p);
+        let mut requests = Requests::new::<ROWS>(first, rows, REGS * V::LANES, p);
         for &(a, b) in p.segments {
             let (mut a, mut b) = (p.a.add(a + first * p.a_row), p.b.add(b));
             if p.next.a.is_none() {
