@@ -70,6 +70,7 @@ mod parallel;
 mod scratch;
 #[cfg(test)]
 mod testing;
+mod transpose;
 mod vector;
 
 pub mod adam;

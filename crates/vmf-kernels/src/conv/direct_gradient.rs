@@ -9,7 +9,7 @@
 
 use super::narrow;
 use super::shape::ConvShape;
-use super::weight_gradient::{Block, Chunk, Sums, a_width};
+use super::weight_gradient::{Block, Chunk, Sums};
 use crate::gemm::tile::MicroKernel;
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
@@ -49,7 +49,7 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
             };
             let a = a.pack(
                 out_rows.start * width * shape.batch..out_rows.end * width * shape.batch,
-                a_width(kernel),
+                kernel.panel_rows(),
             );
             let rows = out_rows.len() * width * shape.batch;
             if gather {
@@ -71,7 +71,13 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
                     count: inputs,
                 };
                 let b = b.pack(seen.start * per_row..seen.end * per_row, kernel.cols);
-                let points = segments(shape, &out_rows, seen.start, a_width(kernel), kernel.cols);
+                let points = segments(
+                    shape,
+                    &out_rows,
+                    seen.start,
+                    kernel.panel_rows(),
+                    kernel.cols,
+                );
                 add(&Chunk {
                     a: &a,
                     a_rows: rows,

@@ -2,7 +2,7 @@
 //!
 //! Activations are in the layout `[height * width][batch][channels]` ("HWNC"): at each position the batch is a
 //! matrix of images by channels, and a convolution is a few dense products of such matrices with the taps' weights
-//! (`direct`). A 3x3 convolution with stride 1 and padding 1 can instead go through Winograd's algorithm
+//! (`direct`), with a 1x1 kernel a single one (`pointwise`). A 3x3 convolution with stride 1 and padding 1 can instead go through Winograd's algorithm
 //! (`winograd`), which does a quarter of the multiplications. Weights are `(out, in / groups, height, width)`, as
 //! PyTorch and Candle have them, and are brought into the kernels' order inside. [`to_hwnc`] and [`to_nchw`] convert
 //! at the edges.
@@ -14,8 +14,8 @@ mod direct;
 mod direct_gradient;
 mod layout;
 mod narrow;
+mod pointwise;
 mod shape;
-mod transpose;
 mod weight_gradient;
 mod weights;
 mod winograd;
@@ -88,6 +88,8 @@ impl Conv2d {
         if output.is_empty() {
         } else if shape.is_depthwise() {
             depthwise::run(self.isa, shape, Role::Forward, input, weights, output);
+        } else if shape.is_pointwise() {
+            pointwise::forward(self.isa, shape, input, weights, output)?;
         } else if narrow::is_narrow(shape) {
             narrow::forward(self.isa, shape, input, weights, output);
         } else if self.winograd() {
@@ -116,6 +118,8 @@ impl Conv2d {
         if input_gradient.is_empty() {
         } else if shape.is_depthwise() {
             depthwise::run(isa, shape, role, output_gradient, weights, input_gradient);
+        } else if shape.is_pointwise() {
+            pointwise::input_gradient(isa, shape, output_gradient, weights, input_gradient)?;
         } else if self.winograd() {
             winograd::run(isa, shape, role, output_gradient, weights, input_gradient);
         } else {
@@ -140,6 +144,8 @@ impl Conv2d {
         shape.check_weights("weight_gradient", weight_gradient.len())?;
         if shape.is_depthwise() {
             depthwise::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);
+        } else if shape.is_pointwise() {
+            pointwise::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient)?;
         } else if !narrow::is_narrow(shape) && self.winograd() {
             winograd::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);
         } else {

@@ -122,6 +122,11 @@ impl ConvShape {
             && (self.stride, self.padding, self.dilation, self.groups) == (1, 1, 1, 1)
     }
 
+    /// Whether every position is multiplied by the same matrix, and by itself: a linear layer at each of them.
+    pub(super) fn is_pointwise(&self) -> bool {
+        self.kernel == [1, 1] && (self.stride, self.padding, self.groups) == (1, 0, 1)
+    }
+
     /// Whether every channel is convolved by itself.
     pub(super) fn is_depthwise(&self) -> bool {
         self.groups == self.in_channels && self.groups == self.out_channels

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 /// Rows of packed operands.
 pub(super) struct Chunk<'a> {
-    /// The output gradient, in panels of [`a_width`] channels.
+    /// The output gradient, in panels of [`MicroKernel::panel_rows`] channels.
     pub(super) a: &'a [f32],
     /// Rows of a panel of `a`.
     pub(super) a_rows: usize,
@@ -28,15 +28,6 @@ pub(super) struct Chunk<'a> {
     pub(super) b_rows: usize,
     /// For each point, where its segments begin in `a` and `b`, and how many rows each has.
     pub(super) points: &'a [(Vec<(usize, usize)>, usize)],
-}
-
-/// Width of a panel of `a`: whole registers can be stored into it, and whole tiles of rows read from it.
-pub(super) fn a_width(kernel: MicroKernel) -> usize {
-    let (rows, lanes) = (kernel.rows, kernel.lanes);
-    (1..)
-        .map(|n| n * rows)
-        .find(|width| width % lanes == 0)
-        .unwrap_or(rows * lanes)
 }
 
 /// The sums of one (o, i) plane, in blocks `[point][row of the block][tile width]`.
@@ -75,7 +66,7 @@ pub(super) struct Block {
 
 impl Sums {
     pub(super) fn new(kernel: MicroKernel, points: usize, outputs: usize, inputs: usize) -> Self {
-        let width = a_width(kernel);
+        let width = kernel.panel_rows();
         // Wide blocks read the panels of `b` less often; narrow ones make tasks enough for every thread.
         let panels = inputs.div_ceil(kernel.cols);
         let block_rows = [2 * width, width]
@@ -174,7 +165,7 @@ impl Sums {
     }
 
     fn multiply(&self, chunk: &Chunk, block: &Block, sums: &mut [f32], accumulate: bool) {
-        let width = a_width(self.kernel);
+        let width = self.kernel.panel_rows();
         let b_panel = block.input * chunk.b_rows;
         let a_panel = |row: usize| (block.output + row) / width * width * chunk.a_rows;
         for (point, (segments, depth)) in chunk.points.iter().enumerate() {

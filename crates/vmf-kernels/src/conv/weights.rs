@@ -1,8 +1,8 @@
 //! Weights in the order in which the micro-kernel reads them.
 
 use super::shape::ConvShape;
-use super::transpose::transpose;
 use crate::simd::Isa;
+use crate::transpose::transpose;
 use crate::vector::{Vector, VectorKernel, dispatch_vector};
 
 /// Which product the weights take part in.

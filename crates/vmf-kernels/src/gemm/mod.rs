@@ -1,9 +1,10 @@
 //! Dense matrix products, by the algorithm of Goto and van de Geijn, *Anatomy of High-Performance Matrix
 //! Multiplication* (2008).
 //!
-//! A slab of B and a block of A are packed into panels that the micro-kernel (`tile`) reads front to back: a panel
-//! of B (`DEPTH` x 16 with AVX2) stays in the first-level cache while the panels of A pass by, which come from the
-//! second level. Linear layers are this product three times: `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
+//! A slab of B is packed into panels that the micro-kernel (`tile`) reads front to back: a panel of B (`DEPTH` x 16 with
+//! AVX2) stays in the first-level cache while the rows of A pass by, which come from the second level. Rows of A that lie
+//! in memory as such are read in place; a transposed A is packed as well. Linear layers and convolutions with 1x1 kernels
+//! are this product three times: `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
 
 pub(crate) mod tile;
 
@@ -11,19 +12,21 @@ use crate::error::{Error, check_length};
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
 use crate::simd::Isa;
+use crate::transpose::transpose;
+use crate::vector::{Vector, VectorKernel, dispatch_vector};
 use rayon::prelude::*;
 use tile::{MicroKernel, Next, Product};
 
-/// Depth of a packed slab: a panel of B of this depth fits in half of the first-level cache.
+/// Depth of a packed slab: a panel of B of this depth fits in the first-level cache.
 const DEPTH: usize = 256;
-/// Rows of a packed block of A: with [`DEPTH`], under a megabyte.
+/// Rows of A in a block: with [`DEPTH`], under a megabyte.
 const ROWS: usize = 768;
 /// Columns of a packed slab of B.
 const COLS: usize = 1024;
-/// Elements of a row that are packed at a time.
-const BLOCK: usize = 16;
-/// Tiles of rows, and panels, in one task.
-const TASK: (usize, usize) = (16, 8);
+/// Steps of the sum that are packed at a time, so that the lines written to stay in cache.
+const BLOCK: usize = 32;
+/// Rows, and panels of B, in one task.
+const TASK: (usize, usize) = (96, 8);
 
 /// A matrix in a slice, row-major or transposed.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +58,16 @@ impl<'a> Matrix<'a> {
             cols: self.rows,
             row_stride: self.col_stride,
             col_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// Some rows and columns of it, of which there is at least one each.
+    fn part(self, row: usize, rows: usize, col: usize, cols: usize) -> Self {
+        Matrix {
+            data: &self.data[row * self.row_stride + col * self.col_stride..],
+            rows,
+            cols,
             ..self
         }
     }
@@ -93,102 +106,162 @@ pub fn gemm_on(
         let cols = COLS.min(b.cols - col);
         for k in (0..a.cols).step_by(DEPTH) {
             let depth = DEPTH.min(a.cols - k);
-            let b_panels = pack(b.transposed(), col, cols, k, depth, kernel.cols);
+            let b_panels = pack(isa, b.transposed().part(col, cols, k, depth), kernel.cols);
             for row in (0..a.rows).step_by(ROWS) {
                 let rows = ROWS.min(a.rows - row);
-                let a_panels = pack(a, row, rows, k, depth, kernel.rows);
                 let block = Block {
                     rows,
                     cols,
                     depth,
+                    c,
+                    origin: row * stride + col,
                     stride,
                     accumulate: accumulate || k > 0,
                 };
-                block.multiply(kernel, &a_panels, &b_panels, c, row * stride + col);
+                let part = a.part(row, rows, k, depth);
+                if a.col_stride == 1 {
+                    block.multiply(kernel, Left::in_place(part), &b_panels);
+                } else {
+                    let packed = pack(isa, part, kernel.panel_rows());
+                    block.multiply(kernel, Left::packed(&packed, depth, kernel), &b_panels);
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Packs rows `first..first + count`, `depth` elements of each from column `k`, into panels of `width` rows:
-/// `[panel][k][row within panel]`, the last panel padded with zeros.
-fn pack(m: Matrix, first: usize, count: usize, k: usize, depth: usize, width: usize) -> Scratch {
-    let mut packed = Scratch::take(count.div_ceil(width) * width * depth);
-    let pack_panel = |(panel, to): (usize, &mut [f32])| {
-        let rows = width.min(count - panel * width);
-        if rows < width {
-            to.fill(0.0);
-        }
-        let row = first + panel * width;
-        if m.row_stride == 1 {
-            for (step, to) in to.chunks_exact_mut(width).enumerate() {
-                let from = &m.data[(k + step) * m.col_stride + row..][..rows];
-                to[..rows].copy_from_slice(from);
-            }
-        } else {
-            // By short blocks of each row, so that the lines written to stay in cache.
-            for (block, to) in to.chunks_mut(BLOCK * width).enumerate() {
-                let steps = to.len() / width;
-                for r in 0..rows {
-                    let from = (row + r) * m.row_stride + k + block * BLOCK;
-                    let from = &m.data[from..][..steps];
-                    for (to, from) in to[r..].iter_mut().step_by(width).zip(from) {
-                        *to = *from;
-                    }
-                }
-            }
-        }
-    };
+/// Copies a matrix into panels of `width` rows: `[panel][column][row within panel]`, the last panel padded with zeros.
+fn pack(isa: Isa, m: Matrix, width: usize) -> Scratch {
+    let mut packed = Scratch::take(m.rows.div_ceil(width) * width * m.cols);
     packed
-        .par_chunks_mut(width * depth)
+        .par_chunks_mut(width * m.cols)
         .by_task()
         .enumerate()
-        .for_each(pack_panel);
+        .for_each(|(panel, to)| {
+            let first = panel * width;
+            let rows = width.min(m.rows - first);
+            if rows < width {
+                to.fill(0.0);
+            }
+            let m = m.part(first, rows, 0, m.cols);
+            dispatch_vector(isa, PackPanel { m, width, to });
+        });
     packed
 }
 
-/// One packed block of A times one packed slab of B.
-struct Block {
+struct PackPanel<'a> {
+    m: Matrix<'a>,
+    width: usize,
+    to: &'a mut [f32],
+}
+
+impl VectorKernel for PackPanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let PackPanel { m, width, to } = self;
+        if m.row_stride == 1 {
+            for (col, to) in to.chunks_exact_mut(width).enumerate() {
+                to[..m.rows].copy_from_slice(&m.data[col * m.col_stride..][..m.rows]);
+            }
+            return;
+        }
+        let places: [usize; BLOCK] = std::array::from_fn(|col| col * width);
+        for block in (0..m.cols).step_by(BLOCK) {
+            let places = &places[..BLOCK.min(m.cols - block)];
+            let (from, to) = (&m.data[block..], &mut to[block * width..]);
+            // SAFETY: the caller's contract.
+            unsafe { transpose::<V>(from, m.row_stride, m.rows, places, to, BLOCK) };
+        }
+    }
+}
+
+/// The rows of A in a block, as the micro-kernel reads them.
+#[derive(Clone, Copy)]
+struct Left<'a> {
+    data: &'a [f32],
+    /// From one row to the next, and from one step of the sum to the next.
+    row: usize,
+    step: usize,
+    /// How many rows the two strides hold for, and where as many more begin.
+    panel_rows: usize,
+    panel: usize,
+}
+
+impl<'a> Left<'a> {
+    /// Rows that lie in memory as such.
+    fn in_place(m: Matrix<'a>) -> Self {
+        Left {
+            data: m.data,
+            row: m.row_stride,
+            step: 1,
+            panel_rows: TASK.0,
+            panel: TASK.0 * m.row_stride,
+        }
+    }
+
+    /// Rows that were packed into panels.
+    fn packed(data: &'a [f32], depth: usize, kernel: MicroKernel) -> Self {
+        let width = kernel.panel_rows();
+        Left {
+            data,
+            row: 1,
+            step: width,
+            panel_rows: width,
+            panel: width * depth,
+        }
+    }
+}
+
+/// Some rows and columns of C, to which a slab of the sum contributes.
+struct Block<'a> {
     rows: usize,
     cols: usize,
     depth: usize,
-    /// From one row of C to the next.
+    c: Shared<'a>,
+    /// The first element, and from one row to the next.
+    origin: usize,
     stride: usize,
     accumulate: bool,
 }
 
-impl Block {
-    fn multiply(&self, kernel: MicroKernel, a: &[f32], b: &[f32], c: Shared, origin: usize) {
-        let (tile_rows, tile_cols) = (kernel.rows, kernel.cols);
-        let (a_panels, b_panels) = (self.rows.div_ceil(tile_rows), self.cols.div_ceil(tile_cols));
-        let across = b_panels.div_ceil(TASK.1);
-        (0..a_panels.div_ceil(TASK.0) * across)
+impl Block<'_> {
+    fn multiply(&self, kernel: MicroKernel, a: Left, b: &[f32]) {
+        let (width, panel_len) = (kernel.cols, kernel.cols * self.depth);
+        let panels = self.cols.div_ceil(width);
+        let across = panels.div_ceil(TASK.1);
+        (0..self.rows.div_ceil(TASK.0) * across)
             .into_par_iter()
             .by_task()
             .for_each(|task| {
                 let (down, right) = (task / across * TASK.0, task % across * TASK.1);
-                for pb in right..b_panels.min(right + TASK.1) {
-                    for pa in down..a_panels.min(down + TASK.0) {
-                        let rows = tile_rows.min(self.rows - pa * tile_rows);
-                        let cols = tile_cols.min(self.cols - pb * tile_cols);
-                        let at = origin + pa * tile_rows * self.stride + pb * tile_cols;
+                let last = panels.min(right + TASK.1);
+                for panel in right..last {
+                    let cols = width.min(self.cols - panel * width);
+                    let next = (panel + 1 < last).then(|| b[(panel + 1) * panel_len..].as_ptr());
+                    for row in (down..self.rows.min(down + TASK.0)).step_by(a.panel_rows) {
+                        let rows = a.panel_rows.min(self.rows - row);
+                        let left = &a.data[row / a.panel_rows * a.panel..];
+                        assert!((rows - 1) * a.row + (self.depth - 1) * a.step < left.len());
+                        let at = self.origin + row * self.stride + panel * width;
                         let product = Product {
                             segments: &[(0, 0)],
                             depth: self.depth,
-                            a: a[pa * tile_rows * self.depth..][..tile_rows * self.depth].as_ptr(),
-                            a_row: 1,
-                            a_step: tile_rows,
-                            b: b[pb * tile_cols * self.depth..][..tile_cols * self.depth].as_ptr(),
-                            b_step: tile_cols,
-                            next: Next::default(),
-                            c: c.at(at, (rows - 1) * self.stride + cols),
+                            a: left.as_ptr(),
+                            a_row: a.row,
+                            a_step: a.step,
+                            b: b[panel * panel_len..][..panel_len].as_ptr(),
+                            b_step: width,
+                            next: Next { a: None, b: next },
+                            c: self.c.at(at, (rows - 1) * self.stride + cols),
                             c_row: self.stride,
                             cols,
                             accumulate: self.accumulate,
                         };
-                        // SAFETY: the slices above hold whole panels of this depth, `at` checked C's last element,
-                        // and each task writes tiles of its own.
+                        // SAFETY: A's last element was checked above, the slice of B is a whole panel, `at` checked
+                        // C's last element, and each task writes elements of its own.
                         unsafe { kernel.run(rows, &product) };
                     }
                 }

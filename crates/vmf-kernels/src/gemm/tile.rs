@@ -77,6 +77,15 @@ impl MicroKernel {
         }
     }
 
+    /// Columns of a panel in which A is packed where its rows do not lie in memory as such: whole registers can be stored
+    /// into it, and whole tiles of rows read from it.
+    pub(crate) fn panel_rows(&self) -> usize {
+        (1..=self.lanes)
+            .map(|n| n * self.rows)
+            .find(|width| width.is_multiple_of(self.lanes))
+            .unwrap_or(self.rows * self.lanes)
+    }
+
     /// Computes `rows` rows of C, tile by tile.
     ///
     /// # Safety

@@ -6,7 +6,7 @@ use super::transform::{Constants, square};
 use super::{corner, transform};
 use crate::conv::direct_gradient::store;
 use crate::conv::shape::ConvShape;
-use crate::conv::weight_gradient::{Block, Chunk, Sums, a_width, balanced};
+use crate::conv::weight_gradient::{Block, Chunk, Sums, balanced};
 use crate::gemm::tile::MicroKernel;
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
@@ -50,7 +50,7 @@ pub(in crate::conv) fn run(
         .div_ceil(points * (inputs + outputs));
     let chunk_rows = rows.div_ceil(balanced(rows.div_ceil(chunk_rows)));
     let chunks = rows.div_ceil(chunk_rows);
-    let a_packing = Packing::panels(scheme, outputs, a_width(kernel), chunk_rows);
+    let a_packing = Packing::panels(scheme, outputs, kernel.panel_rows(), chunk_rows);
     let b_packing = Packing::panels(scheme, inputs, kernel.cols, chunk_rows);
     let pack = |chunk: usize, add: &mut dyn FnMut(&Chunk)| {
         let mut a = Scratch::take(a_packing.len());

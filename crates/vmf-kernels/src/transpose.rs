@@ -1,4 +1,4 @@
-//! Weights from one order of their dimensions to another, by blocks of 8x8.
+//! Matrices from one order of their dimensions to the other, by blocks of 8x8.
 
 use crate::simd::prefetch_line;
 use crate::vector::Vector;
@@ -11,7 +11,7 @@ use crate::vector::Vector;
 /// # Safety
 /// The processor has the instruction set of `V`.
 #[inline(always)]
-pub(super) unsafe fn transpose<V: Vector>(
+pub(crate) unsafe fn transpose<V: Vector>(
     from: &[f32],
     row: usize,
     rows: usize,
