@@ -7,6 +7,7 @@
 //! The choice is made once per process: the best set the processor has, or the one named by the environment
 //! variable `VMF_ISA` (`avx512`, `avx2` or `portable`), which is how the tests reach every path.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 /// An instruction set that kernels are compiled for.
@@ -62,6 +63,16 @@ impl Isa {
             wanted
                 .filter(|isa| isa.is_available())
                 .unwrap_or_else(|| Isa::available()[0])
+        })
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Avx512 => "AVX-512",
+            Isa::Avx2 => "AVX2",
+            Isa::Portable => "baseline",
         })
     }
 }

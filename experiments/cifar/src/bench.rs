@@ -15,6 +15,7 @@ use std::fmt;
 use vmf_candle::{
     Adam, AdamConfig, Elbo, Forward, Pass, Posterior, backward, cross_entropy, seeded,
 };
+use vmf_kernels::simd::Isa;
 
 /// Images in CIFAR-10's training set.
 const EPOCH: usize = 50_000;
@@ -91,6 +92,8 @@ pub struct Report {
     pub batch: usize,
     /// Threads that computed.
     pub threads: usize,
+    /// Which vector instructions the project's kernels use.
+    pub instructions: String,
     /// Whether there was noise and KL.
     pub noise: bool,
     /// `wall` or `cpu`.
@@ -207,6 +210,7 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
         ops: format!("{:?}", args.ops).to_lowercase(),
         batch: args.batch,
         threads,
+        instructions: Isa::current().to_string(),
         noise,
         clock: format!("{:?}", args.clock).to_lowercase(),
         forward_ms: forward * 1e3,
@@ -430,11 +434,12 @@ impl fmt::Display for Report {
         writeln!(f, "{:<12}{:>9.1} images/s", "speed", self.images_per_second)?;
         writeln!(
             f,
-            "{:<12}{:>9.1} GFLOP/s, {:.0} % of the {:.0} of multiply-adds in registers",
+            "{:<12}{:>9.1} GFLOP/s, {:.0} % of the {:.0} of multiply-adds in registers with {}",
             "arithmetic",
             self.gflops,
             100.0 * self.gflops / self.peak_gflops,
-            self.peak_gflops
+            self.peak_gflops,
+            self.instructions
         )?;
         write!(f, "{:<12}", "memory")?;
         if let Some(memory) = self.peak_memory_mb {

@@ -205,6 +205,7 @@ def write_readme(args, records, runs):
         found = [f"{value:.0f} on {threads}" for threads, value in sorted(found.items()) if value]
         return ", ".join(found) or "not measured"
 
+    instructions = {record["report"].get("instructions") for record in records} - {None}
     versions = {record["report"]["version"] for record in records if "version" in record["report"]}
     commits = ", ".join(sorted({record["commit"] for record in records}))
     text = [
@@ -212,8 +213,8 @@ def write_readme(args, records, runs):
         "",
         f"{max(record['date'] for record in records)} UTC. {processor()}, {platform.system()} {platform.release()}.",
         f"PyTorch {', '.join(sorted(versions)) or 'not measured'}; {output_of(['rustc', '--version'])}; commit {commits}.",
-        f"By threads: multiply-adds in registers {machine('peak_gflops')} (GFLOP/s), memory read and written "
-        f"{machine('bandwidth')} (GB/s).",
+        f"Our kernels with {', '.join(sorted(instructions))}. By threads: multiply-adds in registers {machine('peak_gflops')} (GFLOP/s),",
+        f"memory read and written {machine('bandwidth')} (GB/s).",
         "",
         f"Fastest of {args.rounds} rounds of {args.steps} steps (four times as many at width 1/4, two of stock Candle) after",
         f"{WARM_UP} that warm up, programs in turn. Times in ms, memory in MB; 1 thread by processor time, more by wall time.",
