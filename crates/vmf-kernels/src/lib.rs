@@ -35,7 +35,7 @@
 //! - **Noise does not depend on layout, threads or device**: integers bit for bit, normals to rounding.
 //! - **Arguments are checked.** A wrong length or an impossible shape is an [`Error`] that says what to do.
 //! - **Nothing the size of a tensor is allocated.** Results go to slices that the caller provides.
-//! - **Any x86-64 and any ARM.** AVX-512 or AVX2 is used where the processor has it. Set `VMF_ISA=portable` to do
+//! - **Any x86-64 and any 64-bit ARM.** AVX-512 or AVX2 is used where the processor has it. Set `VMF_ISA=portable` to do
 //!   without.
 //!
 //! Tensors are stored in `f32`, `f64`, `f16` or `bf16` ([`Element`]) and computed in `f32` or `f64` ([`Real`]).

@@ -72,7 +72,7 @@ impl fmt::Display for Isa {
         f.write_str(match self {
             Isa::Avx512 => "AVX-512",
             Isa::Avx2 => "AVX2",
-            Isa::Portable => "baseline",
+            Isa::Portable => "the baseline",
         })
     }
 }

@@ -1,11 +1,11 @@
 //! Two-dimensional convolution and its gradients on the CPU.
 //!
-//! Activations are in the layout `[height * width][batch][channels]` ("HWNC"): at each position the batch is a
-//! matrix of images by channels, and a convolution is a few dense products of such matrices with the taps' weights
-//! (`direct`), with a 1x1 kernel a single one (`pointwise`). A 3x3 convolution with stride 1 and padding 1 can instead go through Winograd's algorithm
-//! (`winograd`), which does a quarter of the multiplications. Weights are `(out, in / groups, height, width)`, as
-//! PyTorch and Candle have them, and are brought into the kernels' order inside. [`to_hwnc`] and [`to_nchw`] convert
-//! at the edges.
+//! Activations are in the layout `[height * width][batch][channels]` ("HWNC"): at each position the batch is a matrix of
+//! images by channels, and a convolution is a few dense products of such matrices with the taps' weights (`direct`), with a
+//! 1x1 kernel a single one (`pointwise`). A 3x3 convolution with stride 1 and padding 1 can instead go through Winograd's
+//! algorithm (`winograd`), which does a quarter of the multiplications. Weights are `(out, in / groups, height, width)`, as
+//! PyTorch and Candle have them, and are brought into the kernels' order inside. [`to_hwnc`] and [`to_nchw`] convert at the
+//! edges.
 //!
 //! Results are the same, bit for bit, for any number of threads.
 
@@ -144,7 +144,7 @@ impl Conv2d {
         shape.check_weights("weight_gradient", weight_gradient.len())?;
         if shape.is_depthwise() {
             depthwise::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);
-        } else if shape.is_pointwise() {
+        } else if shape.is_pointwise() && pointwise::shares_weights(shape) {
             pointwise::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient)?;
         } else if !narrow::is_narrow(shape) && self.winograd() {
             winograd::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);

@@ -4,7 +4,8 @@
 //! y = x wᵀ        dx = dy w        dw = dyᵀ x
 //! ```
 //!
-//! A linear layer is such a convolution of an image of one position.
+//! A linear layer is such a convolution of an image of one position. Gradients of few weights are left to
+//! [`direct_gradient`](super::direct_gradient): the product has no tasks for several threads there, and a long sum has.
 
 use super::shape::ConvShape;
 use crate::error::Error;
@@ -38,6 +39,11 @@ pub(super) fn input_gradient(
 ) -> Result<(), Error> {
     let (dy, w) = (rows(dy, shape.out_channels)?, rows(w, shape.in_channels)?);
     gemm_on(isa, dy, w, dx, false)
+}
+
+/// Whether there are weights enough for every thread to have some of their gradients.
+pub(super) fn shares_weights(shape: &ConvShape) -> bool {
+    shape.weight_len() >= 128 * 128
 }
 
 /// `dw = dyᵀ x`

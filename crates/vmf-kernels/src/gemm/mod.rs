@@ -17,7 +17,7 @@ use crate::vector::{Vector, VectorKernel, dispatch_vector};
 use rayon::prelude::*;
 use tile::{MicroKernel, Next, Product};
 
-/// Depth of a packed slab: a panel of B of this depth fits in the first-level cache.
+/// Depth of a packed slab: a panel of B has 16 KB with AVX2, 32 KB with AVX-512, as much as a first-level cache.
 const DEPTH: usize = 256;
 /// Rows of A in a block: with [`DEPTH`], under a megabyte.
 const ROWS: usize = 768;
@@ -25,8 +25,10 @@ const ROWS: usize = 768;
 const COLS: usize = 1024;
 /// Steps of the sum that are packed at a time, so that the lines written to stay in cache.
 const BLOCK: usize = 32;
-/// Rows, and panels of B, in one task.
+/// Rows, and panels of B, in one task, at most.
 const TASK: (usize, usize) = (96, 8);
+/// Tasks that each thread should have, so that none waits long for another.
+const TASKS: usize = 4;
 
 /// A matrix in a slice, row-major or transposed.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,7 @@ pub struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// A row-major matrix.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Result<Self, Error> {
-        check_length("data", data.len(), rows * cols)?;
+        check_length("data", data.len(), elements(rows, cols)?)?;
         Ok(Matrix {
             data,
             rows,
@@ -73,6 +75,15 @@ impl<'a> Matrix<'a> {
     }
 }
 
+/// The elements of a matrix. Whatever is reached in one whose elements can be counted has a place that can be, too.
+fn elements(rows: usize, cols: usize) -> Result<usize, Error> {
+    rows.checked_mul(cols).ok_or_else(|| Error::Value {
+        name: "shape",
+        value: format!("{rows} x {cols}"),
+        requirement: "small enough for its elements to be counted",
+    })
+}
+
 /// `c = a b`, or `c += a b`, with `c` row-major.
 ///
 /// The result is the same, bit for bit, for any number of threads.
@@ -95,7 +106,7 @@ pub fn gemm_on(
             requirement: "equal to the rows of b",
         });
     }
-    check_length("c", c.len(), a.rows * b.cols)?;
+    check_length("c", c.len(), elements(a.rows, b.cols)?)?;
     if a.cols == 0 && !accumulate {
         c.fill(0.0);
     }
@@ -185,9 +196,8 @@ struct Left<'a> {
     /// From one row to the next, and from one step of the sum to the next.
     row: usize,
     step: usize,
-    /// How many rows the two strides hold for, and where as many more begin.
-    panel_rows: usize,
-    panel: usize,
+    /// The rows of a panel and its elements, if A was packed.
+    panel: Option<(usize, usize)>,
 }
 
 impl<'a> Left<'a> {
@@ -197,8 +207,7 @@ impl<'a> Left<'a> {
             data: m.data,
             row: m.row_stride,
             step: 1,
-            panel_rows: TASK.0,
-            panel: TASK.0 * m.row_stride,
+            panel: None,
         }
     }
 
@@ -209,10 +218,33 @@ impl<'a> Left<'a> {
             data,
             row: 1,
             step: width,
-            panel_rows: width,
-            panel: width * depth,
+            panel: Some((width, width * depth)),
         }
     }
+
+    /// The elements from `row` on, which is the first of a panel if there are any, and those of the panel that follows.
+    fn from_row(&self, row: usize) -> (&'a [f32], Option<&'a [f32]>) {
+        match self.panel {
+            None => (&self.data[row * self.row..], None),
+            Some((rows, len)) => {
+                let (own, following) = self.data[row / rows * len..].split_at(len);
+                (own, Some(following))
+            }
+        }
+    }
+}
+
+/// How many rows, and how many panels of B, to give a task, so that every thread has several.
+fn task_size(rows: usize, panels: usize, least_rows: usize, threads: usize) -> (usize, usize) {
+    let mut size = TASK;
+    let tasks = |(r, p): (usize, usize)| rows.div_ceil(r) * panels.div_ceil(p);
+    while tasks(size) < TASKS * threads && size != (least_rows, 1) {
+        size = match size {
+            (rows, 1) => ((rows / 2).max(least_rows), 1),
+            (rows, panels) => (rows, panels / 2),
+        };
+    }
+    size
 }
 
 /// Some rows and columns of C, to which a slab of the sum contributes.
@@ -231,19 +263,23 @@ impl Block<'_> {
     fn multiply(&self, kernel: MicroKernel, a: Left, b: &[f32]) {
         let (width, panel_len) = (kernel.cols, kernel.cols * self.depth);
         let panels = self.cols.div_ceil(width);
-        let across = panels.div_ceil(TASK.1);
-        (0..self.rows.div_ceil(TASK.0) * across)
+        let (least, threads) = (kernel.panel_rows(), rayon::current_num_threads());
+        let (task_rows, task_panels) = task_size(self.rows, panels, least, threads);
+        let step = a.panel.map_or(task_rows, |(rows, _)| rows);
+        assert!(task_rows.is_multiple_of(step));
+        let across = panels.div_ceil(task_panels);
+        (0..self.rows.div_ceil(task_rows) * across)
             .into_par_iter()
             .by_task()
             .for_each(|task| {
-                let (down, right) = (task / across * TASK.0, task % across * TASK.1);
-                let last = panels.min(right + TASK.1);
+                let (down, right) = (task / across * task_rows, task % across * task_panels);
+                let last = panels.min(right + task_panels);
                 for panel in right..last {
                     let cols = width.min(self.cols - panel * width);
-                    let next = (panel + 1 < last).then(|| b[(panel + 1) * panel_len..].as_ptr());
-                    for row in (down..self.rows.min(down + TASK.0)).step_by(a.panel_rows) {
-                        let rows = a.panel_rows.min(self.rows - row);
-                        let left = &a.data[row / a.panel_rows * a.panel..];
+                    let next_b = (panel + 1 < last).then(|| b[(panel + 1) * panel_len..].as_ptr());
+                    for row in (down..self.rows.min(down + task_rows)).step_by(step) {
+                        let rows = step.min(self.rows - row);
+                        let (left, next_a) = a.from_row(row);
                         assert!((rows - 1) * a.row + (self.depth - 1) * a.step < left.len());
                         let at = self.origin + row * self.stride + panel * width;
                         let product = Product {
@@ -254,14 +290,17 @@ impl Block<'_> {
                             a_step: a.step,
                             b: b[panel * panel_len..][..panel_len].as_ptr(),
                             b_step: width,
-                            next: Next { a: None, b: next },
+                            next: Next {
+                                a: next_a.map(<[f32]>::as_ptr),
+                                b: next_b,
+                            },
                             c: self.c.at(at, (rows - 1) * self.stride + cols),
                             c_row: self.stride,
                             cols,
                             accumulate: self.accumulate,
                         };
                         // SAFETY: A's last element was checked above, the slice of B is a whole panel, `at` checked
-                        // C's last element, and each task writes elements of its own.
+                        // C's last element. Steps divide tasks, so each task writes elements of its own.
                         unsafe { kernel.run(rows, &product) };
                     }
                 }
@@ -295,13 +334,19 @@ mod tests {
             (6, 16, 3),
             (7, 17, 513),
             (64, 10, 512),
+            (1, 17, 300),
+            (5, 1, 300),
+            (97, 9, 257),
             (13, 1100, 5),
             (800, 33, 300),
+            (769, 1025, 33),
         ];
         for isa in Isa::available() {
             for (m, n, k) in shapes {
                 let (a, b) = (rng.normals(m * k), rng.normals(k * n));
-                for (a_transposed, b_transposed) in [(false, false), (false, true), (true, false)] {
+                for (a_transposed, b_transposed) in
+                    [(false, false), (false, true), (true, false), (true, true)]
+                {
                     let view = |data, rows, cols, transposed| match transposed {
                         false => Matrix::new(data, rows, cols).unwrap(),
                         true => Matrix::new(data, cols, rows).unwrap().transposed(),
@@ -315,6 +360,20 @@ mod tests {
                     gemm_on(isa, a, b, &mut c, true).unwrap();
                     let doubled: Vec<f64> = expected.iter().map(|x| 2.0 * x).collect();
                     assert_close(&c, &doubled, 2.0 * tolerance, &format!("{isa:?} twice"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_thread_has_tasks_of_whole_panels() {
+        for least in [12, 24, 48] {
+            for threads in [1, 2, 8, 64] {
+                for (rows, panels) in [(64, 2), (64, 32), (768, 32), (1, 1)] {
+                    let (r, p) = task_size(rows, panels, least, threads);
+                    assert!(r.is_multiple_of(least) && (1..=TASK.1).contains(&p));
+                    let enough = rows.div_ceil(r) * panels.div_ceil(p) >= TASKS * threads;
+                    assert!(enough || (r, p) == (least, 1), "{rows} {panels} {threads}");
                 }
             }
         }
@@ -340,5 +399,7 @@ mod tests {
         let a = Matrix::new(&data, 2, 3).unwrap();
         assert!(gemm(a, a, &mut [0.0; 4], false).is_err());
         assert!(gemm(a, a.transposed(), &mut [0.0; 5], false).is_err());
+        let error = Matrix::new(&data, usize::MAX, 2).unwrap_err().to_string();
+        assert!(error.contains("elements to be counted"), "{error}");
     }
 }

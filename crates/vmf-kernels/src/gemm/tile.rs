@@ -77,13 +77,13 @@ impl MicroKernel {
         }
     }
 
-    /// Columns of a panel in which A is packed where its rows do not lie in memory as such: whole registers can be stored
-    /// into it, and whole tiles of rows read from it.
+    /// Rows of A in a packed panel: a multiple of a tile's rows, and of a register's lanes.
     pub(crate) fn panel_rows(&self) -> usize {
-        (1..=self.lanes)
-            .map(|n| n * self.rows)
-            .find(|width| width.is_multiple_of(self.lanes))
-            .unwrap_or(self.rows * self.lanes)
+        let mut rows = self.rows;
+        while !rows.is_multiple_of(self.lanes) {
+            rows += self.rows;
+        }
+        rows
     }
 
     /// Computes `rows` rows of C, tile by tile.
@@ -108,24 +108,27 @@ impl MicroKernel {
 unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p: &Product) {
     // SAFETY: the caller's contract, for rows below `rows`.
     unsafe {
+        let count = rows.div_ceil(ROWS);
+        let requests = |first| Requests::new::<ROWS>(first / ROWS, count, REGS * V::LANES, p);
         let mut first = 0;
         while first + ROWS <= rows {
-            tile::<V, ROWS, REGS>(first, rows, p);
+            tile::<V, ROWS, REGS>(first, requests(first), p);
             first += ROWS;
         }
+        let requests = requests(first);
         match rows - first {
             0 => {}
-            1 => tile::<V, 1, REGS>(first, rows, p),
-            2 => tile::<V, 2, REGS>(first, rows, p),
-            3 => tile::<V, 3, REGS>(first, rows, p),
-            4 => tile::<V, 4, REGS>(first, rows, p),
-            5 => tile::<V, 5, REGS>(first, rows, p),
-            6 if ROWS > 6 => tile::<V, 6, REGS>(first, rows, p),
-            7 if ROWS > 6 => tile::<V, 7, REGS>(first, rows, p),
-            8 if ROWS > 6 => tile::<V, 8, REGS>(first, rows, p),
-            9 if ROWS > 6 => tile::<V, 9, REGS>(first, rows, p),
-            10 if ROWS > 6 => tile::<V, 10, REGS>(first, rows, p),
-            _ if ROWS > 6 => tile::<V, 11, REGS>(first, rows, p),
+            1 => tile::<V, 1, REGS>(first, requests, p),
+            2 => tile::<V, 2, REGS>(first, requests, p),
+            3 => tile::<V, 3, REGS>(first, requests, p),
+            4 => tile::<V, 4, REGS>(first, requests, p),
+            5 => tile::<V, 5, REGS>(first, requests, p),
+            6 if ROWS > 6 => tile::<V, 6, REGS>(first, requests, p),
+            7 if ROWS > 6 => tile::<V, 7, REGS>(first, requests, p),
+            8 if ROWS > 6 => tile::<V, 8, REGS>(first, requests, p),
+            9 if ROWS > 6 => tile::<V, 9, REGS>(first, requests, p),
+            10 if ROWS > 6 => tile::<V, 10, REGS>(first, requests, p),
+            _ if ROWS > 6 => tile::<V, 11, REGS>(first, requests, p),
             _ => unreachable!("fewer rows remain than a tile has"),
         }
     }
@@ -146,14 +149,15 @@ struct Requests {
 }
 
 impl Requests {
-    /// For the tile from row `first` of `rows` on; a row of B has `cols` columns.
+    /// Those of tile `number` of `count`, which has `ROWS` rows, as far as they exist, and `cols` columns.
     #[inline(always)]
-    fn new<const ROWS: usize>(first: usize, rows: usize, cols: usize, p: &Product) -> Self {
-        let b_lines = cols.div_ceil(rows.div_ceil(ROWS));
-        // Those of the tiles before this one.
-        let sent = first / ROWS * p.segments.len() * p.depth.div_ceil(LINE);
-        // Where nothing comes, what is here already costs least.
-        let b = p.next.b.unwrap_or(p.b);
+    fn new<const ROWS: usize>(number: usize, count: usize, cols: usize, p: &Product) -> Self {
+        // Sixteen steps read as many lines of B as it has columns.
+        let (b, b_lines) = match p.next.b {
+            Some(b) => (b, cols.div_ceil(count)),
+            None => (p.b, 0),
+        };
+        let sent = number * p.segments.len() * p.depth.div_ceil(LINE);
         Requests {
             a: p.next.a.unwrap_or(p.a).wrapping_add(sent * ROWS * LINE),
             a_lines: match p.next.a {
@@ -180,20 +184,20 @@ impl Requests {
     }
 }
 
-/// One tile of `ROWS` rows, from row `first` of `rows`, and `REGS` registers of columns.
+/// One tile of `ROWS` rows, from row `first`, and `REGS` registers of columns.
 ///
 /// # Safety
 /// As [`tiles`].
 #[inline(always)]
 unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(
     first: usize,
-    rows: usize,
+    mut requests: Requests,
     p: &Product,
 ) {
-    // SAFETY: the caller's contract covers every address formed; the last steps only move past the end.
+    // SAFETY: the caller's contract covers every address formed; the last steps only move past the end. `whole` has rows of
+    // `WIDEST`, which `store` checks to be enough.
     unsafe {
         let mut sums = [[V::splat(0.0); REGS]; ROWS];
-        let mut requests = Requests::new::<ROWS>(first, rows, REGS * V::LANES, p);
         for &(a, b) in p.segments {
             let (mut a, mut b) = (p.a.add(a + first * p.a_row), p.b.add(b));
             if p.next.a.is_none() {
