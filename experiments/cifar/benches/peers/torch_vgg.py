@@ -9,6 +9,7 @@ constant and there is no KL: less work than the network it is compared with does
 import argparse
 import json
 import resource
+import sys
 import time
 
 import torch
@@ -86,7 +87,8 @@ def main():
         if step >= args.warm_up:
             times = [forward - start, backward - forward, end - backward, end - start]
             best = [min(pair) for pair in zip(best, times)]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Bytes on macOS, kilobytes elsewhere.
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
     model.eval()
     evaluation = float("inf")
