@@ -223,7 +223,7 @@ impl<'a> Left<'a> {
     }
 
     /// The elements from `row` on, which is the first of a panel if there are any, and those of the panel that follows.
-    fn from_row(&self, row: usize) -> (&'a [f32], Option<&'a [f32]>) {
+    fn at_row(&self, row: usize) -> (&'a [f32], Option<&'a [f32]>) {
         match self.panel {
             None => (&self.data[row * self.row..], None),
             Some((rows, len)) => {
@@ -279,7 +279,7 @@ impl Block<'_> {
                     let next_b = (panel + 1 < last).then(|| b[(panel + 1) * panel_len..].as_ptr());
                     for row in (down..self.rows.min(down + task_rows)).step_by(step) {
                         let rows = step.min(self.rows - row);
-                        let (left, next_a) = a.from_row(row);
+                        let (left, next_a) = a.at_row(row);
                         assert!((rows - 1) * a.row + (self.depth - 1) * a.step < left.len());
                         let at = self.origin + row * self.stride + panel * width;
                         let product = Product {
