@@ -7,6 +7,7 @@
 //! The choice is made once per process: the best set the processor has, or the one named by the environment
 //! variable `VMF_ISA` (`avx512`, `avx2` or `portable`), which is how the tests reach every path.
 
+use crate::error::Error;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -53,17 +54,34 @@ impl Isa {
     /// The instruction set in use: the best available, unless `VMF_ISA` names another available one.
     pub fn current() -> Isa {
         static CURRENT: OnceLock<Isa> = OnceLock::new();
-        *CURRENT.get_or_init(|| {
-            let wanted = match std::env::var("VMF_ISA").as_deref() {
-                Ok("avx512") => Some(Isa::Avx512),
-                Ok("avx2") => Some(Isa::Avx2),
-                Ok("portable") => Some(Isa::Portable),
-                _ => None,
-            };
-            wanted
-                .filter(|isa| isa.is_available())
-                .unwrap_or_else(|| Isa::available()[0])
+        *CURRENT.get_or_init(|| match Isa::requested() {
+            Ok(Some(isa)) => isa,
+            _ => Isa::available()[0],
         })
+    }
+
+    /// The one that `VMF_ISA` names, if it is set; an error if that is none, or if this processor does not have it. Kernels
+    /// do not mind such a mistake, and use what they can: a program may ask here, to tell its user.
+    pub fn requested() -> Result<Option<Isa>, Error> {
+        match std::env::var_os("VMF_ISA") {
+            None => Ok(None),
+            Some(name) => Isa::named(&name.to_string_lossy()).map(Some),
+        }
+    }
+
+    fn named(name: &str) -> Result<Isa, Error> {
+        let isa = match name {
+            "avx512" => Some(Isa::Avx512),
+            "avx2" => Some(Isa::Avx2),
+            "portable" => Some(Isa::Portable),
+            _ => None,
+        };
+        isa.filter(|isa| isa.is_available())
+            .ok_or_else(|| Error::Value {
+                name: "VMF_ISA",
+                value: name.into(),
+                requirement: "avx512, avx2 or portable, and one that this processor has",
+            })
     }
 }
 
@@ -219,6 +237,17 @@ mod tests {
         fn run<S: Simd>(self) -> (usize, f32) {
             (S::LANES, S::mul_add(2.0, 3.0, 4.0))
         }
+    }
+
+    #[test]
+    fn sets_have_names() {
+        assert_eq!(Isa::named("portable").unwrap(), Isa::Portable);
+        assert_eq!(Isa::named("avx2").is_ok(), Isa::Avx2.is_available());
+        let error = Isa::named("avx51").unwrap_err().to_string();
+        assert!(
+            error.contains("VMF_ISA") && error.contains("avx51"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
+use vmf_kernels::simd::Isa;
 
 /// The device named `cpu`, `cuda` or `cuda:1`.
 pub fn parse(name: &str) -> Result<Device> {
@@ -62,6 +63,7 @@ pub fn use_threads(threads: Option<usize>) -> Result<usize> {
     if threads == Some(0) {
         bail!("0 threads cannot compute: say at least 1");
     }
+    Isa::requested().context("the environment asks for instructions that cannot be used")?;
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*started {
         rayon::ThreadPoolBuilder::new()
