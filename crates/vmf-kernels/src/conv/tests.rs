@@ -164,8 +164,8 @@ fn any_geometry_matches_its_definition() {
     let base = ConvShape::same(3, 8, 12, [7, 9], 3);
     let mut shapes = vec![
         ConvShape::same(3, 8, 12, [7, 9], 1),
-        // More rows than a block of the matrix product has.
-        ConvShape::same(90, 70, 45, [3, 3], 1),
+        // More rows than a block of the matrix product has, and weights enough for their gradient to be one.
+        ConvShape::same(90, 130, 140, [3, 3], 1),
         ConvShape {
             kernel: [1, 1],
             padding: 0,
@@ -269,7 +269,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
         ConvShape::same(9, 64, 130, [4, 4], 3),
         ConvShape::same(9, 40, 70, [2, 2], 3),
         ConvShape::same(7, 3, 10, [8, 8], 3),
-        ConvShape::same(150, 70, 130, [2, 3], 1),
+        ConvShape::same(150, 130, 140, [2, 3], 1),
         ConvShape {
             groups: 6,
             ..ConvShape::same(5, 6, 6, [6, 6], 3)
