@@ -4,9 +4,10 @@
 //! cargo run --release -p vmf-candle --example calibrated
 //! ```
 //!
-//! A small network of candle-nn's layers learns to tell four directions of stripes under grain, from few pictures of which some
-//! have the wrong label. It learns the wrong labels by heart and ends far too sure of itself. The same network with
-//! `vmf_linear` in place of linear layers and batch normalization, trained on the same pictures, says what it knows.
+//! A small network of candle-nn's layers learns to tell four directions of stripes under grain,
+//! from few pictures of which some have the wrong label. It learns the wrong labels by heart and
+//! ends far too sure of itself. The same network with `vmf_linear` in place of linear layers and
+//! batch normalization, trained on the same pictures, says what it knows.
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
 use candle_nn::{AdamW, BatchNorm, Linear, Optimizer, ParamsAdamW, VarBuilder, VarMap};
@@ -91,19 +92,12 @@ fn main() -> vmf_candle::Result<()> {
     let device = Device::Cpu;
     let (xs, ys) = stripes(TRAIN, 1)?;
     let (test, labels) = stripes(4000, 2)?;
-    let batches: Vec<(Tensor, Tensor)> = xs
-        .chunk(TRAIN / BATCH, 0)?
-        .into_iter()
-        .zip(ys.chunk(TRAIN / BATCH, 0)?)
-        .collect();
+    let batches: Vec<(Tensor, Tensor)> =
+        xs.chunk(TRAIN / BATCH, 0)?.into_iter().zip(ys.chunk(TRAIN / BATCH, 0)?).collect();
 
     let vars = VarMap::new();
     let plain = Plain::new(seeded(&vars, SEED, DType::F32, &device))?;
-    let params = ParamsAdamW {
-        lr: 3e-3,
-        weight_decay: 0.0,
-        ..Default::default()
-    };
+    let params = ParamsAdamW { lr: 3e-3, weight_decay: 0.0, ..Default::default() };
     let mut adamw = AdamW::new(vars.all_vars(), params)?;
     for _ in 0..EPOCHS {
         for (xs, ys) in &batches {
@@ -111,17 +105,11 @@ fn main() -> vmf_candle::Result<()> {
         }
     }
     let probs = candle_nn::ops::softmax(&plain.forward(&test, false)?, 1)?;
-    println!(
-        "candle-nn               {}",
-        Calibration::of(&probs, &labels)?
-    );
+    println!("candle-nn               {}", Calibration::of(&probs, &labels)?);
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let model = Variational::new(&posterior, seeded(&vars, SEED, DType::F32, &device))?;
-    let config = AdamConfig {
-        lr: 3e-3,
-        ..Default::default()
-    };
+    let config = AdamConfig { lr: 3e-3, ..Default::default() };
     let mut adam = Adam::for_model(&vars, &posterior, config)?;
     let beta = Schedule::warmup(0.3, f64::from(EPOCHS) / 10.0);
     let mut step = 0;
@@ -137,10 +125,7 @@ fn main() -> vmf_candle::Result<()> {
     let mean = predict(&model, &test, Samples::mean())?;
     println!("variational, noise off  {}", mean.calibration(&labels)?);
     let sampled = predict(&model, &test, Samples::monte_carlo(16, SEED))?;
-    println!(
-        "variational, 16 samples {}\n",
-        sampled.calibration(&labels)?
-    );
+    println!("variational, 16 samples {}\n", sampled.calibration(&labels)?);
     println!("{}", posterior.summary()?);
     Ok(())
 }
@@ -151,13 +136,10 @@ fn stripes(count: usize, seed: u64) -> Result<(Tensor, Tensor)> {
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let class = rng.random_range(0..CLASSES);
-        // Three labels in ten are drawn by lot: no network can foresee them, and one that is honest says so.
+        // Three labels in ten are drawn by lot: no network can foresee them, and one that is honest
+        // says so.
         let by_lot = rng.random_bool(0.3);
-        let label = if by_lot {
-            rng.random_range(0..CLASSES)
-        } else {
-            class
-        };
+        let label = if by_lot { rng.random_range(0..CLASSES) } else { class };
         labels.push(label as u32);
         let angle = PI / 4.0 * class as f64;
         for pixel in 0..PIXELS {

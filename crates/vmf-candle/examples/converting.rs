@@ -1,4 +1,5 @@
-//! An existing Candle model with batch normalization becomes a variational one: the same logits, then uncertainty.
+//! An existing Candle model with batch normalization becomes a variational one: the same logits,
+//! then uncertainty.
 //!
 //! ```text
 //! cargo run --release -p vmf-candle --example converting
@@ -24,10 +25,7 @@ struct Plain {
 
 impl Plain {
     fn new(vb: VarBuilder) -> Result<Self> {
-        let padded = Conv2dConfig {
-            padding: 1,
-            ..Default::default()
-        };
+        let padded = Conv2dConfig { padding: 1, ..Default::default() };
         Ok(Self {
             conv: candle_nn::conv2d(1, 16, 3, padded, vb.pp("conv1"))?,
             norm: candle_nn::batch_norm(16, 1e-5, vb.pp("bn1"))?,
@@ -36,21 +34,14 @@ impl Plain {
     }
 
     fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
-        let xs = self
-            .norm
-            .forward_t(&self.conv.forward(xs)?, train)?
-            .relu()?;
+        let xs = self.norm.forward_t(&self.conv.forward(xs)?, train)?.relu()?;
         self.head.forward(&xs.mean((2, 3))?)
     }
 }
 
 /// The same model of variational units: one line changes.
 fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
-    let config = VmfConfig::default()
-        .relu()
-        .affine()
-        .norm_at("bn1")
-        .padding(1);
+    let config = VmfConfig::default().relu().affine().norm_at("bn1").padding(1);
     Ok(Sequential::new()
         .add(vmf_conv2d(1, 16, 3, config, posterior, vb.pp("conv1"))?)
         .add_plain(|xs: &Tensor| xs.mean((2, 3)))
@@ -69,10 +60,7 @@ fn main() -> Result<()> {
         sgd.backward_step(&cross_entropy(&plain.forward(xs, true)?, ys)?)?;
     }
     let before = plain.forward(&test, false)?;
-    println!(
-        "trained with candle-nn:   accuracy {:.3}",
-        accuracy(&before, &test_labels)?
-    );
+    println!("trained with candle-nn:   accuracy {:.3}", accuracy(&before, &test_labels)?);
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let model = variational(&posterior, seeded(&vars, SEED, DType::F32, &device))?;
@@ -84,14 +72,8 @@ fn main() -> Result<()> {
         accuracy(&after, &test_labels)?
     );
 
-    let mut adam = Adam::for_model(
-        &vars,
-        &posterior,
-        AdamConfig {
-            lr: 1e-3,
-            ..Default::default()
-        },
-    )?;
+    let mut adam =
+        Adam::for_model(&vars, &posterior, AdamConfig { lr: 1e-3, ..Default::default() })?;
     let elbo = Elbo::new(64 * batches.len()).beta(0.02);
     for step in 0..100u32 {
         let (xs, ys) = &batches[step as usize % batches.len()];

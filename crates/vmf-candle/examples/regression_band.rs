@@ -4,7 +4,8 @@
 //! cargo run --release -p vmf-candle --example regression_band
 //! ```
 //!
-//! Draws the data as `o`, the mean as `#` and the band as `:`. The noise of the observations is learned along with the weights.
+//! Draws the data as `o`, the mean as `#` and the band as `:`. The noise of the observations is
+//! learned along with the weights.
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Init, Optimizer, VarMap};
@@ -38,27 +39,16 @@ fn main() -> Result<()> {
     let model = Sequential::new()
         .add_plain(candle_nn::Linear::new(weight, Some(bias)))
         .add_plain(|xs: &Tensor| xs.tanh())
-        .add(vmf_linear(
-            64,
-            64,
-            VmfConfig::default().relu(),
-            &posterior,
-            vb.pp("hidden"),
-        )?)
+        .add(vmf_linear(64, 64, VmfConfig::default().relu(), &posterior, vb.pp("hidden"))?)
         .add_plain(candle_nn::linear(64, 1, vb.pp("output"))?);
 
-    let config = AdamConfig {
-        lr: 3e-3,
-        ..Default::default()
-    };
+    let config = AdamConfig { lr: 3e-3, ..Default::default() };
     let mut adam = Adam::for_model(&vars, &posterior, config)?;
     let beta = Schedule::warmup(0.02, f64::from(EPOCHS) / 4.0);
     for epoch in 0..EPOCHS {
         let predictions = model.forward(&xs, &Pass::train(SEED, epoch))?;
         let nll = gaussian_nll_learned(&predictions, &ys, &log_noise)?;
-        let loss = Elbo::new(POINTS)
-            .beta(beta.at(f64::from(epoch)))
-            .loss(&nll, &posterior)?;
+        let loss = Elbo::new(POINTS).beta(beta.at(f64::from(epoch))).loss(&nll, &posterior)?;
         adam.backward_step(&loss.total)?;
     }
 
@@ -105,20 +95,13 @@ fn draw(model: &Sequential, points: &[[f64; 2]], noise: f64) -> Result<()> {
     };
     for (x, (mean, deviation)) in means.iter().zip(&deviations).enumerate() {
         let total = f64::from(*deviation).hypot(noise);
-        let (low, high) = (
-            f64::from(*mean) - 2.0 * total,
-            f64::from(*mean) + 2.0 * total,
-        );
+        let (low, high) = (f64::from(*mean) - 2.0 * total, f64::from(*mean) + 2.0 * total);
         for line in row(high).max(0.0) as usize..=row(low).max(0.0) as usize {
             put(x, line as f64, ':');
         }
     }
     for [x, y] in points {
-        put(
-            ((x / range + 1.0) / 2.0 * (WIDTH - 1) as f64).round() as usize,
-            row(*y),
-            'o',
-        );
+        put(((x / range + 1.0) / 2.0 * (WIDTH - 1) as f64).round() as usize, row(*y), 'o');
     }
     for (x, mean) in means.iter().enumerate() {
         put(x, row(f64::from(*mean)), '#');

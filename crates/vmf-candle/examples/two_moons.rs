@@ -4,8 +4,8 @@
 //! cargo run --release -p vmf-candle --example two_moons
 //! ```
 //!
-//! Draws the plane as text: the training points as `o` and `x`, and around them how uncertain the prediction is, from blank
-//! (certain) to `@` (a coin flip).
+//! Draws the plane as text: the training points as `o` and `x`, and around them how uncertain the
+//! prediction is, from blank (certain) to `@` (a coin flip).
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Optimizer, VarMap};
@@ -36,18 +36,13 @@ fn main() -> Result<()> {
         .add(vmf_linear(64, 64, unit(), &posterior, vb.pp("hidden2"))?)
         .add_plain(candle_nn::linear(64, 2, vb.pp("output"))?);
 
-    let config = AdamConfig {
-        lr: 2e-3,
-        ..Default::default()
-    };
+    let config = AdamConfig { lr: 2e-3, ..Default::default() };
     let mut adam = Adam::for_model(&vars, &posterior, config)?;
     let beta = Schedule::warmup(0.003, f64::from(EPOCHS) / 4.0);
     for epoch in 0..EPOCHS {
         let logits = model.forward(&xs, &Pass::train(SEED, epoch))?;
         let nll = cross_entropy(&logits, &ys)?;
-        let loss = Elbo::new(POINTS)
-            .beta(beta.at(f64::from(epoch)))
-            .loss(&nll, &posterior)?;
+        let loss = Elbo::new(POINTS).beta(beta.at(f64::from(epoch))).loss(&nll, &posterior)?;
         adam.backward_step(&loss.total)?;
         if epoch % 100 == 0 {
             let (nll, kl) = (nll.to_scalar::<f32>()?, loss.kl.to_scalar::<f64>()?);
@@ -106,15 +101,9 @@ fn draw(model: &Sequential, points: &[[f32; 2]], labels: &[u32]) -> Result<()> {
     for line in picture.chunks(WIDTH) {
         println!("{}", String::from_utf8_lossy(line));
     }
-    let share = prediction
-        .mutual_information
-        .mean_all()?
-        .to_scalar::<f32>()?
+    let share = prediction.mutual_information.mean_all()?.to_scalar::<f32>()?
         / prediction.entropy.mean_all()?.to_scalar::<f32>()?;
     println!("\nblank: certain    @: a coin flip    o, x: the two classes");
-    println!(
-        "{:.0} % of the uncertainty comes from not knowing the weights",
-        100.0 * share
-    );
+    println!("{:.0} % of the uncertainty comes from not knowing the weights", 100.0 * share);
     Ok(())
 }

@@ -25,10 +25,8 @@ pub(crate) fn check(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result
             )));
         }
     }
-    let mut missing: Vec<&String> = vars
-        .keys()
-        .filter(|name| !tensors.contains_key(*name))
-        .collect();
+    let mut missing: Vec<&String> =
+        vars.keys().filter(|name| !tensors.contains_key(*name)).collect();
     missing.sort();
     match missing.first() {
         Some(name) => Err(Error::Mismatch(format!("there is no value for {name:?}"))),
@@ -36,7 +34,8 @@ pub(crate) fn check(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result
     }
 }
 
-/// Gives the variables their values. Nothing changes if [`check`] fails or a value cannot be brought to its device.
+/// Gives the variables their values. Nothing changes if [`check`] fails or a value cannot be
+/// brought to its device.
 pub(crate) fn assign(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     check(vars, tensors)?;
     let vars = lock(vars);

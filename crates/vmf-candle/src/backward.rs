@@ -1,8 +1,9 @@
 //! Gradients without the copies that Candle makes of them.
 //!
-//! Candle adds every gradient that an operation returns to a tensor of zeros it makes for the purpose: a weight's gradient
-//! is written twice and read twice more before the optimizer sees it. For VGG16 that is 240 MB a step. Under
-//! [`backward`], operations of this crate hand the gradients of variables over directly, and return none to Candle.
+//! Candle adds every gradient that an operation returns to a tensor of zeros it makes for the
+//! purpose: a weight's gradient is written twice and read twice more before the optimizer sees it.
+//! For VGG16 that is 240 MB a step. Under [`backward`], operations of this crate hand the gradients
+//! of variables over directly, and return none to Candle.
 
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor};
@@ -48,7 +49,8 @@ pub fn backward(loss: &Tensor) -> Result<GradStore> {
     Ok(gradients)
 }
 
-/// What an operation returns to Candle as the gradient of `argument`: nothing if a [`backward`] takes it from here.
+/// What an operation returns to Candle as the gradient of `argument`: nothing if a [`backward`]
+/// takes it from here.
 ///
 /// Only variables are leaves of the graph; the gradient of anything else has to go on through it.
 pub(crate) fn deliver(argument: &Tensor, gradient: Tensor) -> Option<Tensor> {
@@ -68,9 +70,7 @@ struct Collection {
 
 impl Collection {
     fn begin() -> Self {
-        Self {
-            outer: DELIVERED.replace(Some(Vec::new())),
-        }
+        Self { outer: DELIVERED.replace(Some(Vec::new())) }
     }
 
     fn end(self) -> Delivered {
@@ -111,10 +111,7 @@ mod tests {
     fn gradients_are_those_of_candle() -> Result<()> {
         let (weight, xs) = (weight()?, images()?);
         let loss = convolved(&xs, &weight)?;
-        assert_eq!(
-            difference(&backward(&loss)?, &loss.backward()?, &weight)?,
-            0.0
-        );
+        assert_eq!(difference(&backward(&loss)?, &loss.backward()?, &weight)?, 0.0);
         Ok(())
     }
 
@@ -124,13 +121,7 @@ mod tests {
         let (weight, xs) = (weight()?, images()?);
         let loss = (convolved(&xs, &weight)? + convolved(&(&xs * 2.0)?, &weight)?)?;
         let loss = (loss + weight.sqr()?.sum_all()?)?;
-        let scale = loss
-            .backward()?
-            .get(&weight)
-            .unwrap()
-            .abs()?
-            .max_all()?
-            .to_scalar::<f32>()?;
+        let scale = loss.backward()?.get(&weight).unwrap().abs()?.max_all()?.to_scalar::<f32>()?;
         let difference = difference(&backward(&loss)?, &loss.backward()?, &weight)?;
         assert!(difference <= 1e-6 * scale, "{difference} of {scale}");
         Ok(())

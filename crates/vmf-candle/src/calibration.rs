@@ -6,7 +6,8 @@ use candle_core::{DType, Device, Tensor};
 use std::fmt;
 use vmf_core::metrics::Predictions;
 
-/// How good the probabilities of a set of examples are; see [`metrics`](crate::metrics) for the definitions and for more.
+/// How good the probabilities of a set of examples are; see [`metrics`](crate::metrics) for the
+/// definitions and for more.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
@@ -24,41 +25,36 @@ use vmf_core::metrics::Predictions;
 pub struct Calibration {
     /// The share of examples whose most probable class is the right one.
     pub accuracy: f64,
-    /// The mean probability of the most probable class. Above the accuracy the network is too sure of itself, below it not
-    /// sure enough.
+    /// The mean probability of the most probable class. Above the accuracy the network is too sure
+    /// of itself, below it not sure enough.
     pub confidence: f64,
     /// The mean of `-ln p(right class)`, in nats.
     pub nll: f64,
     /// The mean squared distance between the probabilities and the truth.
     pub brier: f64,
-    /// The expected calibration error over 15 equal bins: how far confidence and accuracy are apart. A network that says
-    /// 0.8 and is right four times in five has 0.
+    /// The expected calibration error over 15 equal bins: how far confidence and accuracy are
+    /// apart. A network that says 0.8 and is right four times in five has 0.
     pub ece: f64,
     /// How many examples.
     pub examples: usize,
 }
 
 impl Calibration {
-    /// Of probabilities (N, classes), such as [`Prediction::probs`], against labels (N) of any integer type.
+    /// Of probabilities (N, classes), such as [`Prediction::probs`], against labels (N) of any
+    /// integer type.
     ///
     /// For a data set that was predicted in batches, join them first: `Tensor::cat(&probs, 0)`.
     pub fn of(probs: &Tensor, labels: &Tensor) -> Result<Self> {
         let (examples, classes) = probs.dims2()?;
-        let wrong = |reason: String| Error::Shape {
-            what: "calibration".into(),
-            reason,
-        };
+        let wrong = |reason: String| Error::Shape { what: "calibration".into(), reason };
         if labels.dims() != [examples] {
             return Err(wrong(format!(
                 "{examples} predictions, labels of shape {:?}",
                 labels.dims()
             )));
         }
-        let probs: Vec<f64> = probs
-            .to_device(&Device::Cpu)?
-            .to_dtype(DType::F64)?
-            .flatten_all()?
-            .to_vec1()?;
+        let probs: Vec<f64> =
+            probs.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
         if probs.iter().any(|p| !(-1e-6..=1.0 + 1e-6).contains(p)) {
             return Err(wrong(
                 "expected probabilities, got numbers outside of 0 to 1: apply `candle_nn::ops::softmax(&logits, 1)` to logits".into(),
@@ -66,10 +62,7 @@ impl Calibration {
         }
         let largest = |row: &[f64]| row.iter().copied().fold(0.0, f64::max);
         let confidence: f64 = probs.chunks_exact(classes.max(1)).map(largest).sum();
-        let labels: Vec<u32> = labels
-            .to_device(&Device::Cpu)?
-            .to_dtype(DType::U32)?
-            .to_vec1()?;
+        let labels: Vec<u32> = labels.to_device(&Device::Cpu)?.to_dtype(DType::U32)?.to_vec1()?;
         let predictions = Predictions::new(&probs, &labels, classes).map_err(Error::from)?;
         Ok(Self {
             accuracy: predictions.accuracy(),
@@ -91,14 +84,7 @@ impl Prediction {
 
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            accuracy,
-            confidence,
-            nll,
-            ece,
-            examples,
-            ..
-        } = self;
+        let Self { accuracy, confidence, nll, ece, examples, .. } = self;
         write!(
             f,
             "accuracy {accuracy:.3}   confidence {confidence:.3}   NLL {nll:.3}   ECE {ece:.3}   {examples} examples"
@@ -121,10 +107,7 @@ mod tests {
             refused.unwrap_err().to_string()
         };
         let message = error(&probs, &labels(&[0])?);
-        assert!(
-            message.contains("2 predictions, labels of shape [1]"),
-            "{message}"
-        );
+        assert!(message.contains("2 predictions, labels of shape [1]"), "{message}");
         let logits = Tensor::new(&[[5f32, -5.0], [1.0, 2.0]], &Device::Cpu)?;
         let message = error(&logits, &labels(&[0, 1])?);
         assert!(message.contains("softmax(&logits, 1)"), "{message}");

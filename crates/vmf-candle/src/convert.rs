@@ -1,14 +1,15 @@
 //! From a trained network with batch normalization to a variational one that computes the same.
 //!
-//! A convolution with weight w, bias b and a normalization with statistics (m, v), gain and shift gives
+//! A convolution with weight w, bias b and a normalization with statistics (m, v), gain and shift
+//! gives
 //!
 //! ```text
 //! gain * (w . x + b - m) / sqrt(v + eps) + shift
 //! ```
 //!
-//! Dividing w, m - b and sqrt(v + eps) by |w| changes nothing: the weight is then on the unit sphere, the bias has gone into
-//! the mean, and what is left is the variational unit with an affine map behind it, at sigma_eff = 0. Noise then comes in at
-//! the sigma_eff that training starts from.
+//! Dividing w, m - b and sqrt(v + eps) by |w| changes nothing: the weight is then on the unit
+//! sphere, the bias has gone into the mean, and what is left is the variational unit with an affine
+//! map behind it, at sigma_eff = 0. Noise then comes in at the sigma_eff that training starts from.
 
 use crate::assign::assign;
 use crate::error::{Error, Result};
@@ -45,15 +46,16 @@ impl Default for Convert {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Converted {
-    /// Every tensor of the variational network, by name: for `VarBuilder::from_tensors`, or see [`Converted::load_into`].
+    /// Every tensor of the variational network, by name: for `VarBuilder::from_tensors`, or see
+    /// [`Converted::load_into`].
     pub tensors: HashMap<String, Tensor>,
     /// The units that were found, by name, with the name of the normalization each had beside it.
     pub units: Vec<(String, String)>,
 }
 
 impl Convert {
-    /// For networks with eps = 1e-5 and names in pairs, as torchvision's: a layer `features.0` with its normalization
-    /// `features.1`, or `layer1.0.conv2` with `layer1.0.bn2`.
+    /// For networks with eps = 1e-5 and names in pairs, as torchvision's: a layer `features.0` with
+    /// its normalization `features.1`, or `layer1.0.conv2` with `layer1.0.bn2`.
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,24 +78,19 @@ impl Convert {
 
     /// The sigma_eff that training starts from, and how it is kept positive.
     pub fn sigma(self, sigma: f64, parameterization: Parameterization) -> Self {
-        Self {
-            sigma,
-            parameterization,
-            ..self
-        }
+        Self { sigma, parameterization, ..self }
     }
 
     /// Converts the variables of a Candle model.
     pub fn vars(&self, vars: &VarMap) -> Result<Converted> {
-        let state = lock(vars)
-            .iter()
-            .map(|(name, var)| (name.clone(), var.as_detached_tensor()))
-            .collect();
+        let state =
+            lock(vars).iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
         self.state_dict(&state)
     }
 
-    /// Converts a state dict. Each linear or convolutional layer with a normalization becomes a unit for a layer built with
-    /// `VmfConfig::default().affine().norm_at(..)`; all other tensors are kept as they are.
+    /// Converts a state dict. Each linear or convolutional layer with a normalization becomes a
+    /// unit for a layer built with `VmfConfig::default().affine().norm_at(..)`; all other
+    /// tensors are kept as they are.
     pub fn state_dict(&self, state: &HashMap<String, Tensor>) -> Result<Converted> {
         if !(self.sigma > 0.0 && self.sigma.is_finite()) {
             return Err(Error::Setting {
@@ -122,10 +119,7 @@ impl Convert {
         let is_norm = |name: &str| state.contains_key(&format!("{name}.running_mean"));
         for (layer, norm) in &self.pairs {
             let weight = format!("{layer}.weight");
-            for (name, there) in [
-                (&weight, state.contains_key(&weight)),
-                (norm, is_norm(norm)),
-            ] {
+            for (name, there) in [(&weight, state.contains_key(&weight)), (norm, is_norm(norm))] {
                 if !there {
                     return Err(Error::Convert {
                         name: name.clone(),
@@ -164,20 +158,16 @@ impl Convert {
         layer: &str,
         norm: &str,
     ) -> Result<Vec<(String, Tensor)>> {
-        let refuse = |reason: String| Error::Convert {
-            name: layer.into(),
-            reason,
-        };
+        let refuse = |reason: String| Error::Convert { name: layer.into(), reason };
         let weight = &state[&format!("{layer}.weight")];
         let units = weight.dim(0)?;
         let channels = |name: String, default: f64| -> Result<Tensor> {
             match state.get(&name) {
                 None => Ok((Tensor::ones(units, DType::F64, weight.device())? * default)?),
                 Some(tensor) if tensor.dims() == [units] => Ok(tensor.to_dtype(DType::F64)?),
-                Some(tensor) => Err(refuse(format!(
-                    "{name:?} has shape {:?} for {units} units",
-                    tensor.dims()
-                ))),
+                Some(tensor) => {
+                    Err(refuse(format!("{name:?} has shape {:?} for {units} units", tensor.dims())))
+                }
             }
         };
         let rows = weight.to_dtype(DType::F64)?.flatten_from(1)?;
@@ -191,7 +181,8 @@ impl Convert {
         let bias = channels(format!("{layer}.bias"), 0.0)?;
         let var = channels(format!("{norm}.running_var"), 1.0)?;
         let mean = ((mean - bias)? / &lengths)?;
-        // (v + eps) / |w|^2 = v' + eps': a channel that was all but constant can ask for a negative v', and gets 0.
+        // (v + eps) / |w|^2 = v' + eps': a channel that was all but constant can ask for a negative
+        // v', and gets 0.
         let var = (((var + self.source_eps)? / lengths.sqr()?)? - self.eps)?.maximum(0.0)?;
         let dtype = weight.dtype();
         let rho = Tensor::new(&[self.parameterization.rho(self.sigma)], weight.device())?;
@@ -202,19 +193,10 @@ impl Convert {
             (format!("{norm}.running_var"), var.clone()),
             (format!("{norm}.noise_free_mean"), mean),
             (format!("{norm}.noise_free_var"), var),
-            (
-                format!("{norm}.weight"),
-                channels(format!("{norm}.weight"), 1.0)?,
-            ),
-            (
-                format!("{norm}.bias"),
-                channels(format!("{norm}.bias"), 0.0)?,
-            ),
+            (format!("{norm}.weight"), channels(format!("{norm}.weight"), 1.0)?),
+            (format!("{norm}.bias"), channels(format!("{norm}.bias"), 0.0)?),
         ];
-        named
-            .into_iter()
-            .map(|(name, tensor)| Ok((name, tensor.to_dtype(dtype)?)))
-            .collect()
+        named.into_iter().map(|(name, tensor)| Ok((name, tensor.to_dtype(dtype)?))).collect()
     }
 }
 
@@ -227,13 +209,12 @@ fn norm_beside(layer: &str) -> Option<String> {
     if let Ok(index) = own.parse::<usize>() {
         return Some(format!("{parent}{}", index.checked_add(1)?));
     }
-    own.strip_prefix("conv")
-        .map(|number| format!("{parent}bn{number}"))
+    own.strip_prefix("conv").map(|number| format!("{parent}bn{number}"))
 }
 
 impl Converted {
-    /// Gives the variables of a model their converted values, to go on training it. The model must have exactly these
-    /// variables; dtypes are adapted.
+    /// Gives the variables of a model their converted values, to go on training it. The model must
+    /// have exactly these variables; dtypes are adapted.
     pub fn load_into(&self, vars: &VarMap) -> Result<()> {
         let mut tensors = BTreeMap::new();
         for (name, tensor) in &self.tensors {
@@ -252,15 +233,9 @@ mod tests {
     #[test]
     fn finds_the_norm_by_torchvisions_names() {
         assert_eq!(norm_beside("features.0").as_deref(), Some("features.1"));
-        assert_eq!(
-            norm_beside("layer1.0.conv2").as_deref(),
-            Some("layer1.0.bn2")
-        );
+        assert_eq!(norm_beside("layer1.0.conv2").as_deref(), Some("layer1.0.bn2"));
         assert_eq!(norm_beside("conv1").as_deref(), Some("bn1"));
-        assert_eq!(
-            norm_beside("layer2.0.downsample.0").as_deref(),
-            Some("layer2.0.downsample.1")
-        );
+        assert_eq!(norm_beside("layer2.0.downsample.0").as_deref(), Some("layer2.0.downsample.1"));
         assert_eq!(norm_beside("head"), None);
     }
 }

@@ -8,8 +8,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error of this crate.
 ///
-/// Layers and operations return `candle_core::Result`, so that they compose with a Candle model; an `Error` converts
-/// into `candle_core::Error` with `?`, keeping its message.
+/// Layers and operations return `candle_core::Result`, so that they compose with a Candle model; an
+/// `Error` converts into `candle_core::Error` with `?`, keeping its message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

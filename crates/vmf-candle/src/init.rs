@@ -1,9 +1,9 @@
 //! Seeded initialisation.
 //!
-//! Candle draws initial weights from a thread's generator, which cannot be seeded on the CPU. Here a variable's initial
-//! value is a function of the seed and the variable's name: it does not depend on the order in which layers are built,
-//! on the device or on the number of threads. It serves candle-nn's own layers too, which ask for their variables
-//! through the same `VarBuilder`.
+//! Candle draws initial weights from a thread's generator, which cannot be seeded on the CPU. Here
+//! a variable's initial value is a function of the seed and the variable's name: it does not depend
+//! on the order in which layers are built, on the device or on the number of threads. It serves
+//! candle-nn's own layers too, which ask for their variables through the same `VarBuilder`.
 
 use crate::error::Error;
 use crate::pass::INITIALISATION;
@@ -31,10 +31,7 @@ use vmf_kernels::noise::{self, NoiseKey};
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn seeded(vars: &VarMap, seed: u64, dtype: DType, device: &Device) -> VarBuilder<'static> {
-    let backend = Seeded {
-        vars: vars.clone(),
-        seed,
-    };
+    let backend = Seeded { vars: vars.clone(), seed };
     VarBuilder::from_backend(Box::new(backend), dtype, device.clone())
 }
 
@@ -61,9 +58,7 @@ impl SimpleBackend for Seeded {
             return Ok(var.as_tensor().clone());
         }
         let values = draw(h, &s, self.seed, name);
-        let value = Tensor::from_vec(values, s, &Device::Cpu)?
-            .to_dtype(dtype)?
-            .to_device(dev)?;
+        let value = Tensor::from_vec(values, s, &Device::Cpu)?.to_dtype(dtype)?.to_device(dev)?;
         let var = Var::from_tensor(&value)?;
         let tensor = var.as_tensor().clone();
         vars.insert(name.to_string(), var);
@@ -84,34 +79,19 @@ impl SimpleBackend for Seeded {
 
 /// The initial values of the variable `name`.
 fn draw(init: Init, shape: &Shape, seed: u64, name: &str) -> Vec<f64> {
-    let key = NoiseKey {
-        seed,
-        stream: stream_of(name),
-        step: 0,
-        sample: INITIALISATION,
-    };
+    let key = NoiseKey { seed, stream: stream_of(name), step: 0, sample: INITIALISATION };
     let elements = 0..shape.elem_count() as u64;
     let normals = |mean: f64, deviation: f64| {
-        elements
-            .clone()
-            .map(|element| mean + deviation * noise::normal(key, element))
-            .collect()
+        elements.clone().map(|element| mean + deviation * noise::normal(key, element)).collect()
     };
     let uniforms = |low: f64, high: f64| {
-        elements
-            .clone()
-            .map(|element| low + (high - low) * uniform(key, element))
-            .collect()
+        elements.clone().map(|element| low + (high - low) * uniform(key, element)).collect()
     };
     match init {
         Init::Const(value) => vec![value; shape.elem_count()],
         Init::Randn { mean, stdev } => normals(mean, stdev),
         Init::Uniform { lo, up } => uniforms(lo, up),
-        Init::Kaiming {
-            dist,
-            fan,
-            non_linearity,
-        } => {
+        Init::Kaiming { dist, fan, non_linearity } => {
             let deviation = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
             match dist {
                 NormalOrUniform::Normal => normals(0.0, deviation),
@@ -142,16 +122,11 @@ mod tests {
             let vars = VarMap::new();
             let vb = seeded(&vars, 3, DType::F64, &device);
             for name in names {
-                let hint = Init::Randn {
-                    mean: 1.0,
-                    stdev: 2.0,
-                };
+                let hint = Init::Randn { mean: 1.0, stdev: 2.0 };
                 vb.get_with_hints(20_000, name, hint)?;
             }
             let vars = lock(&vars);
-            vars.iter()
-                .map(|(name, var)| Ok((name.clone(), var.to_vec1()?)))
-                .collect()
+            vars.iter().map(|(name, var)| Ok((name.clone(), var.to_vec1()?))).collect()
         };
         let forward = build(&["a", "b"])?;
         assert_eq!(forward, build(&["b", "a"])?);
@@ -163,10 +138,7 @@ mod tests {
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
         // Five standard errors of the mean and of the variance of 20,000 draws from N(1, 4).
         assert!((mean - 1.0).abs() < 5.0 * 2.0 / count.sqrt(), "mean {mean}");
-        assert!(
-            (variance - 4.0).abs() < 5.0 * 4.0 * (2.0 / count).sqrt(),
-            "variance {variance}"
-        );
+        assert!((variance - 4.0).abs() < 5.0 * 4.0 * (2.0 / count).sqrt(), "variance {variance}");
         Ok(())
     }
 
@@ -176,9 +148,8 @@ mod tests {
         let vb = seeded(&vars, 3, DType::F64, &Device::Cpu);
         let hint = Init::Uniform { lo: -2.0, up: 3.0 };
         let values = vb.get_with_hints(20_000, "u", hint)?.to_vec1::<f64>()?;
-        let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| {
-            (low.min(*v), high.max(*v))
-        });
+        let (low, high) =
+            values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
         assert!(low > -2.0 && low < -1.99 && high < 3.0 && high > 2.99);
         Ok(())
     }

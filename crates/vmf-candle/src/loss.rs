@@ -13,8 +13,8 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     cross_entropy_smoothed(logits, labels, 0.0)
 }
 
-/// The same with label smoothing: the target is the label with weight `1 - smoothing` and the uniform distribution over
-/// all classes with weight `smoothing`.
+/// The same with label smoothing: the target is the label with weight `1 - smoothing` and the
+/// uniform distribution over all classes with weight `smoothing`.
 pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
     if !(0.0..1.0).contains(&smoothing) {
         Err(Error::Setting {
@@ -27,10 +27,7 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
     if labels.dims() != [examples] {
         Err(Error::Shape {
             what: "cross-entropy".into(),
-            reason: format!(
-                "{examples} rows of logits, labels of shape {:?}",
-                labels.dims()
-            ),
+            reason: format!("{examples} rows of logits, labels of shape {:?}", labels.dims()),
         })?
     }
     if !labels.dtype().is_int() {
@@ -55,9 +52,7 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
 /// Which label is not a class, if that is what is wrong.
 fn describe_labels(labels: &Tensor, classes: usize) -> Option<candle_core::Error> {
     let labels: Vec<u32> = labels.flatten_all().ok()?.to_vec1().ok()?;
-    let label = labels
-        .into_iter()
-        .find(|label| *label as usize >= classes)?;
+    let label = labels.into_iter().find(|label| *label as usize >= classes)?;
     let error = Error::Shape {
         what: "cross-entropy".into(),
         reason: format!(
@@ -76,8 +71,8 @@ pub(crate) fn log_softmax(logits: &Tensor) -> Result<Tensor> {
     shifted.broadcast_sub(&log_sum)
 }
 
-/// The mean Gaussian negative log-likelihood of `targets` around `predictions`, with noise of known deviation:
-/// `ln(2 pi s^2) / 2 + (y - f)^2 / (2 s^2)`.
+/// The mean Gaussian negative log-likelihood of `targets` around `predictions`, with noise of known
+/// deviation: `ln(2 pi s^2) / 2 + (y - f)^2 / (2 s^2)`.
 ///
 /// # Shapes
 /// Predictions and targets have one shape; the result is a scalar, the mean over all elements.
@@ -91,14 +86,11 @@ pub fn gaussian_nll(predictions: &Tensor, targets: &Tensor, deviation: f64) -> R
     }
     same_shape(predictions, targets)?;
     let squares = (predictions - targets)?.sqr()?.mean_all()?;
-    squares.affine(
-        0.5 / (deviation * deviation),
-        0.5 * TAU.ln() + deviation.ln(),
-    )
+    squares.affine(0.5 / (deviation * deviation), 0.5 * TAU.ln() + deviation.ln())
 }
 
-/// The same with learned noise: `log_deviation` is `ln s`, a single parameter or an output of the network, of any shape
-/// that broadcasts to the predictions.
+/// The same with learned noise: `log_deviation` is `ln s`, a single parameter or an output of the
+/// network, of any shape that broadcasts to the predictions.
 pub fn gaussian_nll_learned(
     predictions: &Tensor,
     targets: &Tensor,
@@ -107,14 +99,12 @@ pub fn gaussian_nll_learned(
     same_shape(predictions, targets)?;
     let precision = log_deviation.affine(-2.0, 0.0)?.exp()?;
     let squares = (predictions - targets)?.sqr()?.broadcast_mul(&precision)?;
-    (squares * 0.5)?
-        .broadcast_add(log_deviation)?
-        .mean_all()?
-        .affine(1.0, 0.5 * TAU.ln())
+    (squares * 0.5)?.broadcast_add(log_deviation)?.mean_all()?.affine(1.0, 0.5 * TAU.ln())
 }
 
 fn same_shape(predictions: &Tensor, targets: &Tensor) -> Result<()> {
-    // (N) against (N, 1) would broadcast to (N, N) without a word: the commonest mistake with regression losses.
+    // (N) against (N, 1) would broadcast to (N, N) without a word: the commonest mistake with
+    // regression losses.
     if predictions.dims() != targets.dims() {
         Err(Error::Shape {
             what: "Gaussian likelihood".into(),
@@ -146,11 +136,7 @@ mod tests {
             let value = loss.to_scalar::<f64>()?;
             assert!((value - golden["loss"].as_f64().unwrap()).abs() < 1e-12);
             let gradient = loss.backward()?;
-            let gradient = gradient
-                .get(&logits)
-                .unwrap()
-                .flatten_all()?
-                .to_vec1::<f64>()?;
+            let gradient = gradient.get(&logits).unwrap().flatten_all()?.to_vec1::<f64>()?;
             for (ours, theirs) in gradient.iter().zip(golden["gradient"].as_array().unwrap()) {
                 assert!((ours - theirs.as_f64().unwrap()).abs() < 1e-14);
             }

@@ -4,8 +4,9 @@
 //! loss = mean NLL over the batch + beta / N * sum over layers of M_l KL(sigma_l, D_l),     N = size of the training set
 //! ```
 //!
-//! The evidence lower bound holds the KL once for the whole data set. A loss that is a mean over a batch must therefore
-//! count it with weight 1 / N, not 1 and not 1 / batch: the commonest mistake with Bayesian networks.
+//! The evidence lower bound holds the KL once for the whole data set. A loss that is a mean over a
+//! batch must therefore count it with weight 1 / N, not 1 and not 1 / batch: the commonest mistake
+//! with Bayesian networks.
 
 use crate::error::Error;
 use crate::posterior::Posterior;
@@ -26,19 +27,18 @@ pub struct Loss {
     pub total: Tensor,
     /// The mean negative log-likelihood, as it was given.
     pub nll: Tensor,
-    /// The KL of the whole posterior in nats, unscaled; in double precision where the device has it.
+    /// The KL of the whole posterior in nats, unscaled; in double precision where the device has
+    /// it.
     pub kl: Tensor,
 }
 
 impl Elbo {
     /// The objective for a training set of this many examples, with `beta = 1`.
     ///
-    /// In a convolutional network count images, not pixels, if the likelihood has one term per image.
+    /// In a convolutional network count images, not pixels, if the likelihood has one term per
+    /// image.
     pub fn new(train_len: usize) -> Self {
-        Self {
-            train_len,
-            beta: 1.0,
-        }
+        Self { train_len, beta: 1.0 }
     }
 
     /// The same with this weight on the KL; 1 is the evidence lower bound, 0 is maximum likelihood.
@@ -48,7 +48,8 @@ impl Elbo {
 
     /// The loss of a batch with this mean negative log-likelihood.
     ///
-    /// `posterior` is the one that the layers were built with. An empty one has a KL of 0: maximum likelihood.
+    /// `posterior` is the one that the layers were built with. An empty one has a KL of 0: maximum
+    /// likelihood.
     pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
         if self.train_len == 0 {
             Err(Error::Setting {
@@ -77,10 +78,6 @@ impl Elbo {
         let scaled = (&kl * (self.beta / self.train_len as f64))?
             .to_dtype(mean_nll.dtype())?
             .to_device(mean_nll.device())?;
-        Ok(Loss {
-            total: (mean_nll + scaled)?,
-            nll: mean_nll.clone(),
-            kl,
-        })
+        Ok(Loss { total: (mean_nll + scaled)?, nll: mean_nll.clone(), kl })
     }
 }

@@ -1,8 +1,9 @@
 //! What a forward pass is told about itself.
 //!
-//! Candle's `train: bool` cannot say what a variational network needs to know: whether to use batch or running
-//! statistics, whether to add noise, and which noise. A [`Pass`] says it, and because noise is a function of
-//! (seed, layer, step, sample, element) and not a state, two passes with the same context give the same result.
+//! Candle's `train: bool` cannot say what a variational network needs to know: whether to use batch
+//! or running statistics, whether to add noise, and which noise. A [`Pass`] says it, and because
+//! noise is a function of (seed, layer, step, sample, element) and not a state, two passes with the
+//! same context give the same result.
 
 use crate::error::Error;
 use candle_core::{Result, Tensor};
@@ -68,8 +69,8 @@ pub struct LayerNoise {
     pub folded: usize,
 }
 
-/// The `sample` word of the noise counter tells the uses of a seed apart: 0 is training, `k + 1` is Monte Carlo
-/// sample `k`, and the last value is kept for initialisation.
+/// The `sample` word of the noise counter tells the uses of a seed apart: 0 is training, `k + 1` is
+/// Monte Carlo sample `k`, and the last value is kept for initialisation.
 const TRAINING: u32 = 0;
 /// See [`TRAINING`].
 pub(crate) const INITIALISATION: u32 = u32::MAX;
@@ -77,13 +78,15 @@ pub(crate) const INITIALISATION: u32 = u32::MAX;
 impl Pass {
     /// A training step: batch statistics, noise, running statistics updated.
     ///
-    /// Each `step` of a run draws fresh noise; a run that is resumed at step `s` draws what it would have drawn.
+    /// Each `step` of a run draws fresh noise; a run that is resumed at step `s` draws what it
+    /// would have drawn.
     pub fn train(seed: u64, step: u32) -> Self {
         let mode = Mode::Train { seed, step };
         Self { mode }
     }
 
-    /// A training step without noise: the deterministic network that the variational one is compared with.
+    /// A training step without noise: the deterministic network that the variational one is
+    /// compared with.
     pub fn train_noiseless() -> Self {
         let mode = Mode::TrainNoiseless;
         Self { mode }
@@ -94,29 +97,26 @@ impl Pass {
         Self { mode: Mode::Mean }
     }
 
-    /// The network at the mean directions, normalized by the statistics that training collected under noise. They do not fit:
-    /// this is deterministic inference as it would be without [`reestimate`](crate::reestimate), to compare with.
+    /// The network at the mean directions, normalized by the statistics that training collected
+    /// under noise. They do not fit: this is deterministic inference as it would be without
+    /// [`reestimate`](crate::reestimate), to compare with.
     pub fn mean_as_trained() -> Self {
         let mode = Mode::MeanAsTrained;
         Self { mode }
     }
 
-    /// Monte Carlo sample `k`: running statistics, noise. The noise never coincides with that of training.
+    /// Monte Carlo sample `k`: running statistics, noise. The noise never coincides with that of
+    /// training.
     pub fn sample(seed: u64, k: u32) -> Self {
         Self::folded(seed, k, 1)
     }
 
-    /// Monte Carlo samples `first .. first + count` in one batch: the input holds `count` copies of the examples, one
-    /// after the other, as [`Pass::repeat`] makes them.
+    /// Monte Carlo samples `first .. first + count` in one batch: the input holds `count` copies of
+    /// the examples, one after the other, as [`Pass::repeat`] makes them.
     ///
     /// Each copy sees exactly the noise that [`Pass::sample`] would give it.
     pub fn folded(seed: u64, first: u32, count: u32) -> Self {
-        let draw = Draw {
-            seed,
-            batch: 0,
-            first,
-            count: count.max(1),
-        };
+        let draw = Draw { seed, batch: 0, first, count: count.max(1) };
         let mode = Mode::Sample(draw);
         Self { mode }
     }
@@ -127,12 +127,11 @@ impl Pass {
         Self { mode }
     }
 
-    /// The same Monte Carlo samples for another batch of a data set, with noise of its own. Other passes are unchanged.
+    /// The same Monte Carlo samples for another batch of a data set, with noise of its own. Other
+    /// passes are unchanged.
     pub fn at_batch(self, batch: u32) -> Self {
         match self.mode {
-            Mode::Sample(draw) => Self {
-                mode: Mode::Sample(Draw { batch, ..draw }),
-            },
+            Mode::Sample(draw) => Self { mode: Mode::Sample(Draw { batch, ..draw }) },
             _ => self,
         }
     }
@@ -142,7 +141,8 @@ impl Pass {
         matches!(self.mode, Mode::Train { .. } | Mode::Sample(_))
     }
 
-    /// Whether this is a training step. Dropout and the like, in a model's own layers, can ask this.
+    /// Whether this is a training step. Dropout and the like, in a model's own layers, can ask
+    /// this.
     pub fn is_training(&self) -> bool {
         matches!(self.mode, Mode::Train { .. } | Mode::TrainNoiseless)
     }
@@ -153,9 +153,9 @@ impl Pass {
             Mode::Train { .. } | Mode::TrainNoiseless => Statistics::Batch,
             Mode::Mean => Statistics::RunningNoiseFree,
             Mode::MeanAsTrained | Mode::Sample(_) => Statistics::RunningNoisy,
-            Mode::Estimate { batch } => Statistics::Recorded {
-                weight: 1.0 / (f64::from(batch) + 1.0),
-            },
+            Mode::Estimate { batch } => {
+                Statistics::Recorded { weight: 1.0 / (f64::from(batch) + 1.0) }
+            }
         }
     }
 
@@ -178,16 +178,12 @@ impl Pass {
                 (draw.seed, draw.batch, draw.first + 1, draw.count as usize)
             }
         };
-        let key = NoiseKey {
-            seed,
-            stream,
-            step,
-            sample,
-        };
+        let key = NoiseKey { seed, stream, step, sample };
         Ok(Some(LayerNoise { key, folded }))
     }
 
-    /// The input of this pass: `xs` itself, or as many copies of it along the first dimension as samples are folded.
+    /// The input of this pass: `xs` itself, or as many copies of it along the first dimension as
+    /// samples are folded.
     pub fn repeat(&self, xs: &Tensor) -> Result<Tensor> {
         match self.mode {
             Mode::Sample(Draw { count, .. }) if count > 1 => {
@@ -202,7 +198,8 @@ impl Pass {
 
 /// A layer or model whose forward pass depends on its [`Pass`].
 ///
-/// Closures implement it, so a model needs no type of its own to be given to [`predict`](crate::predict):
+/// Closures implement it, so a model needs no type of its own to be given to
+/// [`predict`](crate::predict):
 ///
 /// ```
 /// # use candle_core::{Device, Result, Tensor};
@@ -229,10 +226,8 @@ mod tests {
 
     #[test]
     fn uses_of_a_seed_do_not_overlap() -> Result<()> {
-        let counter = |pass: Pass| {
-            pass.noise(7)
-                .map(|noise| noise.map(|n| (n.key.step, n.key.sample)))
-        };
+        let counter =
+            |pass: Pass| pass.noise(7).map(|noise| noise.map(|n| (n.key.step, n.key.sample)));
         assert_eq!(counter(Pass::train(1, 5))?, Some((5, 0)));
         assert_eq!(counter(Pass::sample(1, 0))?, Some((0, 1)));
         assert_eq!(counter(Pass::sample(1, 4).at_batch(3))?, Some((3, 5)));
@@ -248,10 +243,7 @@ mod tests {
     fn repeats_the_batch_sample_after_sample() -> Result<()> {
         let xs = Tensor::new(&[[1f32, 2.], [3., 4.]], &candle_core::Device::Cpu)?;
         let repeated = Pass::folded(0, 0, 2).repeat(&xs)?;
-        assert_eq!(
-            repeated.to_vec2::<f32>()?,
-            [[1., 2.], [3., 4.], [1., 2.], [3., 4.]]
-        );
+        assert_eq!(repeated.to_vec2::<f32>()?, [[1., 2.], [3., 4.], [1., 2.], [3., 4.]]);
         Ok(())
     }
 }

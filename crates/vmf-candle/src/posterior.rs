@@ -1,7 +1,7 @@
 //! The posterior: a registry of every layer's noise parameter, and the KL that follows from it.
 //!
-//! As a `VarBuilder` collects weights, a [`Posterior`] collects each layer's sigma_eff with its D and M while the model is
-//! built. A model's author never threads KL terms through `forward`.
+//! As a `VarBuilder` collects weights, a [`Posterior`] collects each layer's sigma_eff with its D
+//! and M while the model is built. A model's author never threads KL terms through `forward`.
 
 use crate::error::Error;
 use crate::sigma::{Sigma, ln_sigma_of, softplus};
@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct LayerSpec {
     /// The path of the layer, from which its noise stream follows.
     pub name: String,
-    /// D: the number of inputs of one unit, the dimension of the space its weight's direction lies in.
+    /// D: the number of inputs of one unit, the dimension of the space its weight's direction lies
+    /// in.
     pub dim: usize,
     /// M: how many such directions the layer has (output units or channels).
     pub units: usize,
@@ -46,8 +47,8 @@ impl Posterior {
 
     /// Adds a layer, and returns the stream its noise comes from.
     ///
-    /// Refuses a name that is taken, a name whose stream is taken, `dim < 2` (a direction needs two dimensions) and
-    /// units that do not divide into the groups of sigma.
+    /// Refuses a name that is taken, a name whose stream is taken, `dim < 2` (a direction needs two
+    /// dimensions) and units that do not divide into the groups of sigma.
     pub fn register(&self, spec: LayerSpec) -> Result<u32> {
         if spec.dim < 2 {
             Err(Error::Setting {
@@ -71,10 +72,7 @@ impl Posterior {
             Err(if first == spec.name {
                 Error::DuplicateLayer { name: first }
             } else {
-                Error::StreamCollision {
-                    first,
-                    second: spec.name.clone(),
-                }
+                Error::StreamCollision { first, second: spec.name.clone() }
             })?
         }
         layers.push(Layer { spec, stream });
@@ -95,8 +93,10 @@ impl Posterior {
     /// ```text
     /// beta = N / (2 sum over layers of M D),    at most 1
     /// ```
-    /// The KL grows with the number of weights, the information in the data with the number of examples N; this keeps
-    /// their ratio where it served VGG16 at two widths on CIFAR-10 (`docs/reproduction.md` in the repository). It is a beginning: raise beta if the prediction is too sure, lower it if accuracy suffers.
+    /// The KL grows with the number of weights, the information in the data with the number of
+    /// examples N; this keeps their ratio where it served VGG16 at two widths on CIFAR-10
+    /// (`docs/reproduction.md` in the repository). It is a beginning: raise beta if the prediction
+    /// is too sure, lower it if accuracy suffers.
     ///
     /// ```
     /// # use candle_core::{DType, Device};
@@ -115,28 +115,25 @@ impl Posterior {
         (0.5 * train_set_len as f64 / weights.max(1.0)).min(1.0)
     }
 
-    /// The KL from the posterior to the uniform prior, in nats, summed over all layers: a differentiable scalar.
+    /// The KL from the posterior to the uniform prior, in nats, summed over all layers: a
+    /// differentiable scalar.
     ///
-    /// In double precision where the device has it: a wide layer has 10^6 nats, of which a step changes the last digits.
+    /// In double precision where the device has it: a wide layer has 10^6 nats, of which a step
+    /// changes the last digits.
     pub fn kl(&self) -> Result<Tensor> {
         let terms = self.kl_per_layer()?;
         let Some((_, first)) = terms.first() else {
             return Tensor::zeros((), DType::F64, &Device::Cpu);
         };
         let device = first.device().clone();
-        let terms = terms
-            .iter()
-            .map(|(_, kl)| kl.to_device(&device))
-            .collect::<Result<Vec<_>>>()?;
+        let terms =
+            terms.iter().map(|(_, kl)| kl.to_device(&device)).collect::<Result<Vec<_>>>()?;
         Tensor::stack(&terms, 0)?.sum_all()
     }
 
     /// The KL of each layer, by name, in the order of registration: differentiable scalars.
     pub fn kl_per_layer(&self) -> Result<Vec<(String, Tensor)>> {
-        self.lock()
-            .iter()
-            .map(|layer| Ok((layer.spec.name.clone(), kl_of(&layer.spec)?)))
-            .collect()
+        self.lock().iter().map(|layer| Ok((layer.spec.name.clone(), kl_of(&layer.spec)?))).collect()
     }
 
     /// What the posterior has learned, layer by layer.
@@ -165,7 +162,8 @@ impl Posterior {
 
     /// Puts the rows of every weight under the sphere constraint back on the unit sphere.
     ///
-    /// [`Adam`](crate::Adam) does this itself; call it after each step of an optimizer that does not.
+    /// [`Adam`](crate::Adam) does this itself; call it after each step of an optimizer that does
+    /// not.
     pub fn project_weights(&self) -> Result<()> {
         for layer in self.lock().iter() {
             if let Some(weight) = &layer.spec.sphere_weight
@@ -184,10 +182,7 @@ impl Posterior {
 
     /// The variables that are noise parameters.
     pub(crate) fn noise_ids(&self) -> HashSet<TensorId> {
-        self.lock()
-            .iter()
-            .map(|layer| layer.spec.sigma.variable().id())
-            .collect()
+        self.lock().iter().map(|layer| layer.spec.sigma.variable().id()).collect()
     }
 
     /// The variables that are frozen noise parameters.
@@ -214,15 +209,11 @@ impl Posterior {
 
 /// `sum_g M/G (D-1)/2 ln(1 + D/(D-1) / sigma_g^2)`.
 ///
-/// The logarithm is `softplus(ln(D/(D-1)) - 2 ln sigma)`, which neither overflows for a tiny sigma nor loses the small
-/// values of a large one.
+/// The logarithm is `softplus(ln(D/(D-1)) - 2 ln sigma)`, which neither overflows for a tiny sigma
+/// nor loses the small values of a large one.
 fn kl_of(layer: &LayerSpec) -> Result<Tensor> {
     let rho = layer.sigma.rho();
-    let rho = if rho.device().is_metal() {
-        rho
-    } else {
-        rho.to_dtype(DType::F64)?
-    };
+    let rho = if rho.device().is_metal() { rho } else { rho.to_dtype(DType::F64)? };
     let config = layer.sigma.config();
     let dim = layer.dim as f64;
     let exponent =
@@ -244,13 +235,7 @@ mod tests {
     }
 
     fn spec(name: &str, dim: usize, units: usize, sigma: Sigma) -> LayerSpec {
-        LayerSpec {
-            name: name.to_string(),
-            dim,
-            units,
-            sigma,
-            sphere_weight: None,
-        }
+        LayerSpec { name: name.to_string(), dim, units, sigma, sphere_weight: None }
     }
 
     #[test]
@@ -292,10 +277,7 @@ mod tests {
     #[test]
     fn groups_weigh_their_units_and_shared_sigma_counts_in_each_layer() -> Result<()> {
         let vars = VarMap::new();
-        let grouped = SigmaConfig {
-            groups: 4,
-            ..Default::default()
-        };
+        let grouped = SigmaConfig { groups: 4, ..Default::default() };
         let posterior = Posterior::new();
         posterior.register(spec("a", 27, 64, sigma(&vars, "a", grouped)?))?;
         let shared = sigma(&vars, "shared", SigmaConfig::default())?;
@@ -317,10 +299,7 @@ mod tests {
     #[test]
     fn a_frozen_sigma_has_a_kl_and_no_gradient() -> Result<()> {
         let vars = VarMap::new();
-        let frozen = SigmaConfig {
-            frozen: true,
-            ..Default::default()
-        };
+        let frozen = SigmaConfig { frozen: true, ..Default::default() };
         let posterior = Posterior::new();
         let sigma = sigma(&vars, "a", frozen)?;
         posterior.register(spec("a", 27, 64, sigma.clone()))?;
@@ -342,10 +321,7 @@ mod tests {
         let collision = message(spec("liquid", 27, 64, plain()?));
         assert!(collision.contains("costarring") && collision.contains("liquid"));
         assert!(message(spec("thin", 1, 64, plain()?)).contains("at least 2"));
-        let grouped = SigmaConfig {
-            groups: 3,
-            ..Default::default()
-        };
+        let grouped = SigmaConfig { groups: 3, ..Default::default() };
         let grouped = sigma(&vars, "g", grouped)?;
         assert!(message(spec("odd", 27, 64, grouped)).contains("multiple"));
         Ok(())

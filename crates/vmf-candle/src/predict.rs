@@ -1,8 +1,9 @@
 //! Predictions and their uncertainty.
 //!
-//! The predictive distribution is the mean over Monte Carlo samples, `p = 1/K sum_k p_k`. Its entropy is the total
-//! uncertainty; the mean entropy of the samples is the part that data of this kind always leaves open; their difference,
-//! the mutual information between label and weights, is the part that comes from not knowing the weights.
+//! The predictive distribution is the mean over Monte Carlo samples, `p = 1/K sum_k p_k`. Its
+//! entropy is the total uncertainty; the mean entropy of the samples is the part that data of this
+//! kind always leaves open; their difference, the mutual information between label and weights, is
+//! the part that comes from not knowing the weights.
 
 use crate::error::Error;
 use crate::loss::log_softmax;
@@ -32,7 +33,8 @@ struct Draw {
 /// How Monte Carlo samples are run. The noise, and so the result to rounding, is the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Folding {
-    /// As many samples in a pass as keep it at a few hundred rows: small batches fold, large ones loop.
+    /// As many samples in a pass as keep it at a few hundred rows: small batches fold, large ones
+    /// loop.
     #[default]
     Automatic,
     /// One pass a sample: the least memory.
@@ -41,25 +43,19 @@ pub enum Folding {
     Fold,
 }
 
-/// Rows in a pass up to which [`Folding::Automatic`] folds. Beyond a few hundred rows a matrix product runs at full speed,
-/// and more of them cost memory and gain nothing.
+/// Rows in a pass up to which [`Folding::Automatic`] folds. Beyond a few hundred rows a matrix
+/// product runs at full speed, and more of them cost memory and gain nothing.
 const FOLDED_ROWS: usize = 256;
 
 impl Samples {
     /// One pass at the mean directions, without noise.
     pub fn mean() -> Self {
-        Self {
-            draw: None,
-            folding: Folding::Automatic,
-        }
+        Self { draw: None, folding: Folding::Automatic }
     }
 
     /// `count` noisy passes.
     pub fn monte_carlo(count: u32, seed: u64) -> Self {
-        Self {
-            draw: Some(Draw { seed, count }),
-            folding: Folding::Automatic,
-        }
+        Self { draw: Some(Draw { seed, count }), folding: Folding::Automatic }
     }
 
     /// The same, run in this way.
@@ -125,7 +121,8 @@ fn output<M: Forward + ?Sized>(model: &M, xs: &Tensor, pass: &Pass) -> Result<Te
 pub struct Prediction {
     /// Predictive probabilities (N, classes).
     pub probs: Tensor,
-    /// Standard deviation of each class's probability between samples (N, classes); 0 for a single pass.
+    /// Standard deviation of each class's probability between samples (N, classes); 0 for a single
+    /// pass.
     pub deviation: Tensor,
     /// Entropy of the predictive distribution (N): all of the uncertainty.
     pub entropy: Tensor,
@@ -135,7 +132,8 @@ pub struct Prediction {
     pub mutual_information: Tensor,
 }
 
-/// Class probabilities for `xs`, whose examples lie along the first dimension; the model returns logits (N, classes).
+/// Class probabilities for `xs`, whose examples lie along the first dimension; the model returns
+/// logits (N, classes).
 pub fn predict<M: Forward + ?Sized>(
     model: &M,
     xs: &Tensor,
@@ -144,8 +142,8 @@ pub fn predict<M: Forward + ?Sized>(
     predict_batch(model, xs, samples, 0)
 }
 
-/// Predictions for a stream of batches, one at a time: memory does not grow with the data set. Each batch has noise of its
-/// own.
+/// Predictions for a stream of batches, one at a time: memory does not grow with the data set. Each
+/// batch has noise of its own.
 pub fn predict_stream<'a, M, I>(
     model: &'a M,
     batches: I,
@@ -179,9 +177,8 @@ fn predict_batch<M: Forward + ?Sized>(
     let deviation = probs.deviation()?;
     let probs = probs.mean()?;
     // 0 ln 0 = 0: the smallest positive number stands in for the argument of the logarithm.
-    let entropy = (&probs * probs.maximum(f64::from(f32::MIN_POSITIVE))?.log()?)?
-        .sum(D::Minus1)?
-        .neg()?;
+    let entropy =
+        (&probs * probs.maximum(f64::from(f32::MIN_POSITIVE))?.log()?)?.sum(D::Minus1)?.neg()?;
     let expected_entropy = entropies.mean()?;
     Ok(Prediction {
         mutual_information: (&entropy - &expected_entropy)?.maximum(0.0)?,
@@ -198,8 +195,8 @@ fn predict_batch<M: Forward + ?Sized>(
 pub struct Values {
     /// The mean over samples, in the shape of the model's output.
     pub mean: Tensor,
-    /// The standard deviation between samples: what comes from not knowing the weights. The noise of the observations
-    /// comes on top.
+    /// The standard deviation between samples: what comes from not knowing the weights. The noise
+    /// of the observations comes on top.
     pub deviation: Tensor,
 }
 
@@ -211,10 +208,7 @@ pub fn predict_values<M: Forward + ?Sized>(
 ) -> Result<Values> {
     let mut values = Moments::default();
     samples.run(model, xs, 0, |output| values.add(&output))?;
-    Ok(Values {
-        deviation: values.deviation()?,
-        mean: values.mean()?,
-    })
+    Ok(Values { deviation: values.deviation()?, mean: values.mean()? })
 }
 
 /// Mean and variance of a stream of tensors (Welford 1962).
@@ -254,16 +248,17 @@ impl Moments {
     }
 }
 
-/// Measures the statistics of the mean pass: runs the model over batches of training inputs with noise off, and averages
-/// each normalization's statistics over them.
+/// Measures the statistics of the mean pass: runs the model over batches of training inputs with
+/// noise off, and averages each normalization's statistics over them.
 ///
-/// Statistics collected in training belong to noisy activations and serve Monte Carlo passes; without noise the
-/// activations of all but the first layer are narrower. Run this at the end of training, before `Pass::mean()` is used: a
-/// few thousand examples are enough. Returns the number of batches.
+/// Statistics collected in training belong to noisy activations and serve Monte Carlo passes;
+/// without noise the activations of all but the first layer are narrower. Run this at the end of
+/// training, before `Pass::mean()` is used: a few thousand examples are enough. Returns the number
+/// of batches.
 ///
-/// Those of Monte Carlo passes are left alone: they are an average over about the last ten batches of training, which is
-/// as good as the weights stood still by then. Let the learning rate fall to zero, or run some batches with
-/// `Pass::train` and no step of the optimizer.
+/// Those of Monte Carlo passes are left alone: they are an average over about the last ten batches
+/// of training, which is as good as the weights stood still by then. Let the learning rate fall to
+/// zero, or run some batches with `Pass::train` and no step of the optimizer.
 pub fn reestimate<M: Forward + ?Sized>(
     model: &M,
     batches: impl IntoIterator<Item = Result<Tensor>>,
@@ -289,7 +284,8 @@ mod tests {
     use candle_core::{DType, Device};
     use std::cell::Cell;
 
-    /// A model whose samples are known: logits `ln [a, 1 - a]` with a from a list, one after the other.
+    /// A model whose samples are known: logits `ln [a, 1 - a]` with a from a list, one after the
+    /// other.
     fn scripted(script: &[f64]) -> impl Fn(&Tensor, &Pass) -> Result<Tensor> + '_ {
         let next = Cell::new(0);
         move |xs: &Tensor, _: &Pass| {

@@ -2,7 +2,8 @@
 
 use std::f64::consts::PI;
 
-/// A number as a function of time, in any unit (epochs or steps, whole or not), as long as it is the same throughout.
+/// A number as a function of time, in any unit (epochs or steps, whole or not), as long as it is
+/// the same throughout.
 ///
 /// ```
 /// use vmf_candle::Schedule;
@@ -35,7 +36,8 @@ pub enum Schedule {
         /// How long it takes.
         over: f64,
     },
-    /// Again and again from 0 to `peak` (Fu et al. 2019): in each period a straight rise, then constant.
+    /// Again and again from 0 to `peak` (Fu et al. 2019): in each period a straight rise, then
+    /// constant.
     Cyclical {
         /// The value at the top.
         peak: f64,
@@ -54,11 +56,7 @@ impl Schedule {
 
     /// From 0 to `value` in a straight line: the paper's KL warm-up.
     pub fn warmup(value: f64, over: f64) -> Self {
-        Self::Linear {
-            from: 0.0,
-            to: value,
-            over,
-        }
+        Self::Linear { from: 0.0, to: value, over }
     }
 
     /// From `from` to `to` along half a cosine.
@@ -68,22 +66,14 @@ impl Schedule {
 
     /// Cycles of length `period`, each rising from 0 to `peak` in its first half.
     pub fn cyclical(peak: f64, period: f64) -> Self {
-        Self::Cyclical {
-            peak,
-            period,
-            rise: 0.5,
-        }
+        Self::Cyclical { peak, period, rise: 0.5 }
     }
 
     /// The value at `time`.
     pub fn at(&self, time: f64) -> f64 {
         // A schedule that takes no time is over from the start.
         let progress = |over: f64| {
-            if over > 0.0 {
-                (time / over).clamp(0.0, 1.0)
-            } else {
-                1.0
-            }
+            if over > 0.0 { (time / over).clamp(0.0, 1.0) } else { 1.0 }
         };
         match *self {
             Self::Constant { value } => value,
@@ -92,16 +82,8 @@ impl Schedule {
                 to + (from - to) * 0.5 * (1.0 + (PI * progress(over)).cos())
             }
             Self::Cyclical { peak, period, rise } => {
-                let within = if period > 0.0 {
-                    time.rem_euclid(period) / period
-                } else {
-                    1.0
-                };
-                let share = if rise > 0.0 {
-                    (within / rise).min(1.0)
-                } else {
-                    1.0
-                };
+                let within = if period > 0.0 { time.rem_euclid(period) / period } else { 1.0 };
+                let share = if rise > 0.0 { (within / rise).min(1.0) } else { 1.0 };
                 peak * share
             }
         }

@@ -1,4 +1,5 @@
-//! sigma_eff, the one number a layer learns about its own uncertainty, kept positive by construction.
+//! sigma_eff, the one number a layer learns about its own uncertainty, kept positive by
+//! construction.
 
 use crate::error::Error;
 use candle_core::{DType, Result, Tensor};
@@ -23,8 +24,9 @@ pub(crate) fn ln_sigma_of(rho: &Tensor, parameterization: Parameterization) -> R
 
 /// `ln(1 + exp(x))` for any x, to full relative precision, with its gradient `1 / (1 + exp(-x))`.
 ///
-/// Differentiating the stable form `max(x, 0) + ln1p(exp(-|x|))` term by term would cancel for very negative x. So value
-/// and slope are computed each in their own stable form, and the graph holds the tangent: `value + slope * (x - x)`.
+/// Differentiating the stable form `max(x, 0) + ln1p(exp(-|x|))` term by term would cancel for very
+/// negative x. So value and slope are computed each in their own stable form, and the graph holds
+/// the tangent: `value + slope * (x - x)`.
 pub(crate) fn softplus(x: &Tensor) -> Result<Tensor> {
     let at = x.detach();
     let tail = at.abs()?.neg()?.exp()?;
@@ -34,7 +36,8 @@ pub(crate) fn softplus(x: &Tensor) -> Result<Tensor> {
     value + (slope * (x - &at)?)?
 }
 
-/// `ln(1 + t)` without the loss of small t in the sum: the rounding of `1 + t` is undone by `t / ((1 + t) - 1)` (Kahan).
+/// `ln(1 + t)` without the loss of small t in the sum: the rounding of `1 + t` is undone by `t /
+/// ((1 + t) - 1)` (Kahan).
 fn ln_1p(t: &Tensor) -> Result<Tensor> {
     let sum = (t + 1.0)?;
     let rounded = (&sum - 1.0)?;
@@ -49,20 +52,17 @@ pub struct SigmaConfig {
     pub initial: f64,
     /// How it is kept positive.
     pub parameterization: Parameterization,
-    /// In how many groups the channels fall, each with a sigma_eff of its own. One is the paper's method.
+    /// In how many groups the channels fall, each with a sigma_eff of its own. One is the paper's
+    /// method.
     pub groups: usize,
-    /// Whether it stays at its initial value. A frozen layer is noisy but has no gradient; its KL is a constant.
+    /// Whether it stays at its initial value. A frozen layer is noisy but has no gradient; its KL
+    /// is a constant.
     pub frozen: bool,
 }
 
 impl Default for SigmaConfig {
     fn default() -> Self {
-        Self {
-            initial: 0.1,
-            parameterization: Parameterization::Exp,
-            groups: 1,
-            frozen: false,
-        }
+        Self { initial: 0.1, parameterization: Parameterization::Exp, groups: 1, frozen: false }
     }
 }
 
@@ -75,7 +75,8 @@ pub struct Sigma {
 }
 
 impl Sigma {
-    /// The parameter named `rho` at the builder's path, for one layer or for several that are to share it.
+    /// The parameter named `rho` at the builder's path, for one layer or for several that are to
+    /// share it.
     pub fn new(config: SigmaConfig, vb: VarBuilder) -> Result<Self> {
         if !(config.initial > 0.0 && config.initial.is_finite()) {
             Err(Error::Setting {
@@ -112,11 +113,7 @@ impl Sigma {
 
     /// The free parameter, one value a group. Without gradient where it is frozen.
     pub fn rho(&self) -> Tensor {
-        if self.config.frozen {
-            self.rho.detach()
-        } else {
-            self.rho.clone()
-        }
+        if self.config.frozen { self.rho.detach() } else { self.rho.clone() }
     }
 
     /// The variable itself, frozen or not.
@@ -132,10 +129,7 @@ impl Sigma {
     /// sigma_eff, as numbers.
     pub fn values(&self) -> Result<Vec<f64>> {
         let rho = self.rho.detach().to_dtype(DType::F64)?.to_vec1::<f64>()?;
-        Ok(rho
-            .into_iter()
-            .map(|rho| self.config.parameterization.sigma(rho))
-            .collect())
+        Ok(rho.into_iter().map(|rho| self.config.parameterization.sigma(rho)).collect())
     }
 }
 
@@ -174,17 +168,10 @@ mod tests {
             let var = Var::new(&[x], &Device::Cpu)?;
             let value = softplus(&var)?;
             let gradient = value.backward()?.get(&var).unwrap().to_vec1::<f64>()?[0];
-            let expected = if x > 0.0 {
-                1.0 / (1.0 + (-x).exp())
-            } else {
-                x.exp() / (1.0 + x.exp())
-            };
+            let expected =
+                if x > 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) };
             assert!((gradient / expected - 1.0).abs() < 1e-12, "{x}: {gradient}");
-            let expected = if x > 0.0 {
-                x + (-x).exp().ln_1p()
-            } else {
-                x.exp().ln_1p()
-            };
+            let expected = if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() };
             let value = value.to_vec1::<f64>()?[0];
             assert!((value / expected - 1.0).abs() < 1e-14, "{x}: {value}");
         }

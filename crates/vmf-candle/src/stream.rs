@@ -1,19 +1,19 @@
 //! Which noise a layer draws: a stream number made from the layer's name.
 //!
-//! A stream must not depend on the order in which layers are built, or two programs that build the same model
-//! differently would draw different noise. It is therefore a hash of the layer's path, the 32-bit FNV-1a, which is
-//! fixed by its specification (unlike the standard library's hasher) and needs no code of others.
+//! A stream must not depend on the order in which layers are built, or two programs that build the
+//! same model differently would draw different noise. It is therefore a hash of the layer's path,
+//! the 32-bit FNV-1a, which is fixed by its specification (unlike the standard library's hasher)
+//! and needs no code of others.
 
 /// The noise stream of the layer at `path`.
 ///
 /// 32 bits are few enough to collide, about once in a million models of a hundred layers. The
-/// [`Posterior`](crate::Posterior) sees all layers of a model, and refuses a collision with both names.
+/// [`Posterior`](crate::Posterior) sees all layers of a model, and refuses a collision with both
+/// names.
 pub fn stream_of(path: &str) -> u32 {
     const OFFSET_BASIS: u32 = 0x811c_9dc5;
     const PRIME: u32 = 0x0100_0193;
-    path.bytes().fold(OFFSET_BASIS, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(PRIME)
-    })
+    path.bytes().fold(OFFSET_BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]

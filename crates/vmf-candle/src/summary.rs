@@ -1,4 +1,5 @@
-//! What the posterior has learned, for people to read: one line a layer, and a warning where it has collapsed.
+//! What the posterior has learned, for people to read: one line a layer, and a warning where it has
+//! collapsed.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -10,7 +11,8 @@ use vmf_core::Sphere;
 pub enum State {
     /// Neither of the two below.
     Healthy,
-    /// The noise drowns the signal: the KL has pushed the posterior to the prior, and the layer transmits next to nothing.
+    /// The noise drowns the signal: the KL has pushed the posterior to the prior, and the layer
+    /// transmits next to nothing.
     Prior,
     /// The noise has vanished: the layer has become deterministic and knows no uncertainty.
     Point,
@@ -19,7 +21,8 @@ pub enum State {
 /// Where [`State`] changes. The defaults say when to look, not when a network is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// Collapsed to the prior: expected cosine below this. 0.2 is sigma_eff = 4.9, 4 % of the variance left as signal.
+    /// Collapsed to the prior: expected cosine below this. 0.2 is sigma_eff = 4.9, 4 % of the
+    /// variance left as signal.
     pub prior_cosine: f64,
     /// Collapsed to a point: sigma_eff below this.
     pub point_sigma: f64,
@@ -27,17 +30,14 @@ pub struct Thresholds {
 
 impl Default for Thresholds {
     fn default() -> Self {
-        Self {
-            prior_cosine: 0.2,
-            point_sigma: 1e-3,
-        }
+        Self { prior_cosine: 0.2, point_sigma: 1e-3 }
     }
 }
 
 /// What one layer has learned.
 ///
-/// A layer with groups of channels has one value a group; the layer's `kappa` and `expected_cosine` are those of its
-/// geometric mean sigma_eff.
+/// A layer with groups of channels has one value a group; the layer's `kappa` and `expected_cosine`
+/// are those of its geometric mean sigma_eff.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerSummary {
@@ -55,7 +55,8 @@ pub struct LayerSummary {
     pub frozen: bool,
     /// The concentration of the von Mises-Fisher posterior over each direction.
     pub kappa: f64,
-    /// The expected cosine between a draw from the posterior and its mean direction, `1 / sqrt(1 + sigma_eff^2)`.
+    /// The expected cosine between a draw from the posterior and its mean direction, `1 / sqrt(1 +
+    /// sigma_eff^2)`.
     pub expected_cosine: f64,
     /// The KL to the uniform prior in nats, over all units.
     pub kl: f64,
@@ -73,24 +74,12 @@ pub(crate) struct Learned {
 
 impl LayerSummary {
     pub(crate) fn new(learned: Learned) -> Result<Self> {
-        let Learned {
-            name,
-            dim,
-            units,
-            sigmas,
-            shared,
-            frozen,
-        } = learned;
-        let wrong = |reason: String| Error::Shape {
-            what: format!("layer {name:?}"),
-            reason,
-        };
+        let Learned { name, dim, units, sigmas, shared, frozen } = learned;
+        let wrong = |reason: String| Error::Shape { what: format!("layer {name:?}"), reason };
         let sphere = Sphere::new(dim).map_err(|error| wrong(error.to_string()))?;
         if sigmas.is_empty() || !units.is_multiple_of(sigmas.len()) {
             let groups = sigmas.len();
-            return Err(wrong(format!(
-                "{units} units in {groups} groups of sigma_eff"
-            )));
+            return Err(wrong(format!("{units} units in {groups} groups of sigma_eff")));
         }
         let units_per_group = (units / sigmas.len()) as f64;
         let kl_per_unit: f64 = sigmas.iter().map(|&sigma| sphere.kl_approx(sigma)).sum();
@@ -115,11 +104,8 @@ impl LayerSummary {
 
     /// The share of the layer's units that are in this state.
     pub fn share(&self, state: State, thresholds: &Thresholds) -> f64 {
-        let in_state = self
-            .sigmas
-            .iter()
-            .filter(|&&sigma| state_of(sigma, thresholds) == state)
-            .count();
+        let in_state =
+            self.sigmas.iter().filter(|&&sigma| state_of(sigma, thresholds) == state).count();
         in_state as f64 / self.sigmas.len() as f64
     }
 }
@@ -173,12 +159,8 @@ impl Summary {
                 .map(|layer| layer.name.clone())
                 .collect()
         };
-        let share = |state| -> f64 {
-            self.layers
-                .iter()
-                .map(|layer| layer.share(state, thresholds))
-                .sum()
-        };
+        let share =
+            |state| -> f64 { self.layers.iter().map(|layer| layer.share(state, thresholds)).sum() };
         Collapse {
             to_prior: with(State::Prior),
             to_point: with(State::Point),
@@ -189,8 +171,9 @@ impl Summary {
 
     /// Logs a warning that names the collapsed layers, if there are any, and returns it.
     ///
-    /// It looks at one layer at a time. Several layers of moderate noise in a row can drown the signal too, so no warning
-    /// does not mean that beta is small enough: compare the accuracy of Monte Carlo with that of the noise-free pass.
+    /// It looks at one layer at a time. Several layers of moderate noise in a row can drown the
+    /// signal too, so no warning does not mean that beta is small enough: compare the accuracy
+    /// of Monte Carlo with that of the noise-free pass.
     pub fn warn_if_collapsed(&self, thresholds: &Thresholds) -> Option<Collapse> {
         let collapse = self.collapse(thresholds);
         if collapse.is_none() {
@@ -299,16 +282,7 @@ impl LayerSummary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let header = [
-            "layer",
-            "D",
-            "M",
-            "sigma_eff",
-            "kappa",
-            "cosine",
-            "KL (nats)",
-            "",
-        ];
+        let header = ["layer", "D", "M", "sigma_eff", "kappa", "cosine", "KL (nats)", ""];
         let rows: Vec<[String; 8]> = self
             .layers
             .iter()

@@ -63,10 +63,7 @@ impl Drop for Scratch {
 }
 
 fn adam(model: &Model) -> Result<Adam> {
-    let config = AdamConfig {
-        lr: 1e-2,
-        ..Default::default()
-    };
+    let config = AdamConfig { lr: 1e-2, ..Default::default() };
     Adam::for_model(&model.vars, &model.posterior, config)
 }
 
@@ -105,12 +102,8 @@ fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
     let unbroken = Model::new(1)?;
     let mut optimizer = adam(&unbroken)?;
     train(&unbroken, &mut optimizer, 0..3)?;
-    let checkpoint = Checkpoint::capture(
-        &unbroken.vars,
-        &unbroken.posterior,
-        Some(&optimizer),
-        progress(),
-    )?;
+    let checkpoint =
+        Checkpoint::capture(&unbroken.vars, &unbroken.posterior, Some(&optimizer), progress())?;
     checkpoint.save(&path)?;
     train(&unbroken, &mut optimizer, 3..6)?;
 
@@ -184,18 +177,14 @@ fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
         let (vars, posterior) = other(plan, dtype)?;
         let mut optimizer = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
         let before = state(&vars);
-        let error = with_moments
-            .restore(&vars, Some(&mut optimizer))
-            .unwrap_err();
+        let error = with_moments.restore(&vars, Some(&mut optimizer)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(state(&vars), before);
         assert_eq!(optimizer.state()?.len(), 0);
     }
     let fresh = Model::new(2)?;
     let before = state(&fresh.vars);
-    let error = without
-        .restore(&fresh.vars, Some(&mut adam(&fresh)?))
-        .unwrap_err();
+    let error = without.restore(&fresh.vars, Some(&mut adam(&fresh)?)).unwrap_err();
     assert!(error.to_string().contains("no optimizer state"), "{error}");
     assert_eq!(state(&fresh.vars), before);
     Ok(())
@@ -206,11 +195,7 @@ fn a_failed_save_leaves_the_old_file() -> Result<()> {
     let scratch = Scratch::new("atomic");
     let model = Model::new(1)?;
     let checkpoint = Checkpoint::capture(&model.vars, &model.posterior, None, progress())?;
-    assert!(
-        checkpoint
-            .save(scratch.file("missing/model.safetensors"))
-            .is_err()
-    );
+    assert!(checkpoint.save(scratch.file("missing/model.safetensors")).is_err());
     // A directory in the place of the file: everything is written but the rename fails.
     let taken = scratch.file("taken");
     std::fs::create_dir(&taken)?;
@@ -252,77 +237,30 @@ fn hostile_files_are_errors() -> Result<()> {
         ("header", assemble("not json", &[])),
         ("header", assemble(&nested, &[])),
         ("header", assemble("\"a string\"", &[])),
-        (
-            "header",
-            vec![
-                8, 0, 0, 0, 0, 0, 0, 0, 255, 254, 253, 252, 251, 250, 249, 248,
-            ],
-        ),
+        ("header", vec![8, 0, 0, 0, 0, 0, 0, 0, 255, 254, 253, 252, 251, 250, 249, 248]),
         ("no vmf document", assemble(&format!("{{{a}}}"), &[0; 8])),
-        (
-            "occurs twice",
-            assemble(&format!("{{{metadata},{a},{a}}}"), &[0; 8]),
-        ),
-        (
-            "occurs twice",
-            assemble(&format!("{{{metadata},{metadata},{a}}}"), &[0; 8]),
-        ),
-        (
-            "occurs twice",
-            assemble(r#"{"__metadata__":{"vmf":"1","vmf":"2"}}"#, &[]),
-        ),
-        (
-            "not valid",
-            assemble(r#"{"__metadata__":{"vmf":"{"}}"#, &[]),
-        ),
-        (
-            "not valid",
-            assemble(r#"{"__metadata__":{"vmf":"[]"}}"#, &[]),
-        ),
+        ("occurs twice", assemble(&format!("{{{metadata},{a},{a}}}"), &[0; 8])),
+        ("occurs twice", assemble(&format!("{{{metadata},{metadata},{a}}}"), &[0; 8])),
+        ("occurs twice", assemble(r#"{"__metadata__":{"vmf":"1","vmf":"2"}}"#, &[])),
+        ("not valid", assemble(r#"{"__metadata__":{"vmf":"{"}}"#, &[])),
+        ("not valid", assemble(r#"{"__metadata__":{"vmf":"[]"}}"#, &[])),
         ("header", assemble(r#"{"__metadata__":{"vmf":3}}"#, &[])),
-        (
-            "format",
-            assemble(
-                r#"{"__metadata__":{"vmf":"{\"format\":\"x\",\"version\":1}"}}"#,
-                &[],
-            ),
-        ),
-        (
-            "version 2",
-            assemble(
-                &format!("{{{}}}", metadata.replace(r#"\":1"#, r#"\":2"#)),
-                &[],
-            ),
-        ),
+        ("format", assemble(r#"{"__metadata__":{"vmf":"{\"format\":\"x\",\"version\":1}"}}"#, &[])),
+        ("version 2", assemble(&format!("{{{}}}", metadata.replace(r#"\":1"#, r#"\":2"#)), &[])),
         ("belong to no tensor", assemble(&sound, &[0; 9])),
         ("past the end", assemble(&sound, &[0; 7])),
         (
             "overlaps",
-            assemble(
-                &format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 4, 12)),
-                &[0; 12],
-            ),
+            assemble(&format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 4, 12)), &[0; 12]),
         ),
         (
             "overlaps",
-            assemble(
-                &format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 0, 8)),
-                &[0; 8],
-            ),
+            assemble(&format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 0, 8)), &[0; 8]),
         ),
-        (
-            "gap",
-            assemble(
-                &format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 9, 17)),
-                &[0; 17],
-            ),
-        ),
+        ("gap", assemble(&format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 9, 17)), &[0; 17])),
         (
             "is said to be",
-            assemble(
-                &format!("{{{metadata},{}}}", tensor("a", "[3]", 0, 8)),
-                &[0; 8],
-            ),
+            assemble(&format!("{{{metadata},{}}}", tensor("a", "[3]", 0, 8)), &[0; 8]),
         ),
         (
             "is said to be",
@@ -337,68 +275,37 @@ fn hostile_files_are_errors() -> Result<()> {
         (
             "is said to be",
             assemble(
-                &format!(
-                    "{{{metadata},{}}}",
-                    tensor("a", "[9223372036854775808,2]", 0, 8)
-                ),
+                &format!("{{{metadata},{}}}", tensor("a", "[9223372036854775808,2]", 0, 8)),
                 &[0; 8],
             ),
         ),
         (
             "past the end",
-            assemble(
-                &format!("{{{metadata},{}}}", tensor("a", "[2]", 0, 1 << 60)),
-                &[0; 8],
-            ),
+            assemble(&format!("{{{metadata},{}}}", tensor("a", "[2]", 0, 1 << 60)), &[0; 8]),
         ),
-        (
-            "dtype",
-            assemble(
-                &format!("{{{metadata},{}}}", a.replace("F32", "F33")),
-                &[0; 8],
-            ),
-        ),
+        ("dtype", assemble(&format!("{{{metadata},{}}}", a.replace("F32", "F33")), &[0; 8])),
+        ("header", assemble(&format!("{{{metadata},{}}}", a.replace("[2]", "[-2]")), &[0; 8])),
         (
             "header",
-            assemble(
-                &format!("{{{metadata},{}}}", a.replace("[2]", "[-2]")),
-                &[0; 8],
-            ),
-        ),
-        (
-            "header",
-            assemble(
-                &format!("{{{metadata},{}}}", a.replace("[2]", "[2],\"x\":1")),
-                &[0; 8],
-            ),
+            assemble(&format!("{{{metadata},{}}}", a.replace("[2]", "[2],\"x\":1")), &[0; 8]),
         ),
         (
             "belongs to no parameter",
             assemble(
-                &format!(
-                    "{{{metadata},{}}}",
-                    tensor("optimizer.first.a", "[2]", 0, 8)
-                ),
+                &format!("{{{metadata},{}}}", tensor("optimizer.first.a", "[2]", 0, 8)),
                 &[0; 8],
             ),
         ),
         (
             "is missing",
-            assemble(
-                &format!("{{{},{a}}}", metadata.replace("null", r#"{\"a\":1}"#)),
-                &[0; 8],
-            ),
+            assemble(&format!("{{{},{a}}}", metadata.replace("null", r#"{\"a\":1}"#)), &[0; 8]),
         ),
     ];
     for (expected, bytes) in cases {
         LARGEST.store(0, Ordering::Relaxed);
         std::fs::write(&path, &bytes)?;
         let error = Checkpoint::open(&path).unwrap_err().to_string();
-        let expected = if expected == "empty" {
-            "only 0 bytes"
-        } else {
-            expected
-        };
+        let expected = if expected == "empty" { "only 0 bytes" } else { expected };
         assert!(error.contains(expected), "expected {expected:?}: {error}");
     }
     assert!(Checkpoint::open(scratch.file("absent")).is_err());
@@ -420,7 +327,8 @@ impl Random {
     }
 }
 
-/// One to four damages: flipped bits, cuts, repeated pieces, numbers made huge, bytes of the header replaced.
+/// One to four damages: flipped bits, cuts, repeated pieces, numbers made huge, bytes of the header
+/// replaced.
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap())
@@ -438,9 +346,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
                 bytes.splice(in_header..in_header, piece);
             }
             5 => {
-                let digits = (8..header)
-                    .filter(|i| bytes[*i].is_ascii_digit())
-                    .collect::<Vec<_>>();
+                let digits = (8..header).filter(|i| bytes[*i].is_ascii_digit()).collect::<Vec<_>>();
                 if let Some(&digit) = digits.get(random.below(digits.len())) {
                     let more = vec![b'9'; random.below(25)];
                     bytes.splice(digit..digit, more);
@@ -456,7 +362,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
             bytes.resize(16, 0);
         }
     }
-    // Half of the time the length of the header is put right, so that damage reaches what lies behind that check.
+    // Half of the time the length of the header is put right, so that damage reaches what lies
+    // behind that check.
     if random.below(2) == 0
         && let Some(end) = bytes.windows(2).rposition(|pair| pair == b"}}")
     {
@@ -494,10 +401,7 @@ fn thousands_of_damaged_files_neither_panic_nor_allocate_what_they_claim() -> Re
         let opened = Checkpoint::open(&path);
         let largest = LARGEST.load(Ordering::Relaxed);
         // Other tests run beside this one and allocate too, but none near a megabyte.
-        assert!(
-            largest < 64 * bytes.len() + (1 << 20),
-            "round {round}: {largest} bytes"
-        );
+        assert!(largest < 64 * bytes.len() + (1 << 20), "round {round}: {largest} bytes");
         match opened {
             Err(_) => refused += 1,
             Ok(mutant) => match mutant.restore(&vars, Some(&mut optimizer)) {

@@ -1,4 +1,5 @@
-//! The convolution against one written out as loops in f64, and against Candle's own, over random shapes.
+//! The convolution against one written out as loops in f64, and against Candle's own, over random
+//! shapes.
 
 mod common;
 
@@ -102,14 +103,7 @@ impl Case {
     }
 
     fn apply(&self, xs: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        conv2d(
-            xs,
-            weight,
-            self.padding,
-            self.stride,
-            self.dilation,
-            self.groups,
-        )
+        conv2d(xs, weight, self.padding, self.stride, self.dilation, self.groups)
     }
 }
 
@@ -154,23 +148,12 @@ fn values_and_gradients_are_those_of_the_loops_and_of_candle() -> Result<()> {
             ] {
                 let scale = expected.iter().fold(1.0, |max: f64, v| max.max(v.abs()));
                 let worst = largest_difference(&values(found), expected) / scale;
-                assert!(
-                    worst < tolerance,
-                    "{case:?} in {dtype:?}: {what} differ by {worst}"
-                );
+                assert!(worst < tolerance, "{case:?} in {dtype:?}: {what} differ by {worst}");
             }
-            let stock = xs.conv2d(
-                &weight,
-                case.padding,
-                case.stride,
-                case.dilation,
-                case.groups,
-            )?;
+            let stock =
+                xs.conv2d(&weight, case.padding, case.stride, case.dilation, case.groups)?;
             let worst = largest_difference(&values(&ys), &values(&stock));
-            assert!(
-                worst < 100.0 * tolerance,
-                "{case:?} in {dtype:?}: {worst} from Candle's"
-            );
+            assert!(worst < 100.0 * tolerance, "{case:?} in {dtype:?}: {worst} from Candle's");
         }
     }
     Ok(())
@@ -209,9 +192,7 @@ fn a_frozen_weight_or_input_gets_no_gradient_and_its_partner_does() -> Result<()
     let grads = conv2d(&var, &weight, 0, 1, 1, 1)?.sum_all()?.backward()?;
     assert!(grads.get(&var).is_some() && grads.get(&weight).is_none());
     // Behind another operation the input is not a leaf, but must carry the gradient on.
-    let grads = conv2d(&(var.as_tensor() * 2.0)?, &weight, 0, 1, 1, 1)?
-        .sum_all()?
-        .backward()?;
+    let grads = conv2d(&(var.as_tensor() * 2.0)?, &weight, 0, 1, 1, 1)?.sum_all()?.backward()?;
     assert!(grads.get(&var).is_some());
     Ok(())
 }
@@ -220,12 +201,7 @@ fn a_frozen_weight_or_input_gets_no_gradient_and_its_partner_does() -> Result<()
 fn a_layer_of_candle_nn_computes_the_same_with_the_fast_kernels() -> Result<()> {
     let vars = VarMap::new();
     let vb = seeded(&vars, 1, DType::F32, &Device::Cpu);
-    let config = Conv2dConfig {
-        padding: 1,
-        stride: 2,
-        groups: 2,
-        ..Default::default()
-    };
+    let config = Conv2dConfig { padding: 1, stride: 2, groups: 2, ..Default::default() };
     let layer = candle_nn::conv2d(4, 6, 3, config, vb)?;
     let xs = normal([2, 4, 7, 6], &mut StdRng::seed_from_u64(2))?.to_dtype(DType::F32)?;
     let stock = values(&layer.forward(&xs)?);

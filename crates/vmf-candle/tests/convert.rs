@@ -14,31 +14,11 @@ use vmf_candle::{
 
 /// The network of tests/golden/generate.py, of variational units.
 fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
-    let unit = |norm: &str| {
-        VmfConfig::default()
-            .relu()
-            .affine()
-            .norm_at(norm)
-            .padding(1)
-    };
+    let unit = |norm: &str| VmfConfig::default().relu().affine().norm_at(norm).padding(1);
     Ok(Sequential::new()
-        .add(vmf_conv2d(
-            3,
-            4,
-            3,
-            unit("1"),
-            posterior,
-            vb.pp("features.0"),
-        )?)
+        .add(vmf_conv2d(3, 4, 3, unit("1"), posterior, vb.pp("features.0"))?)
         .add_plain(|xs: &Tensor| max_pool2d(xs, 2, 2, 0))
-        .add(vmf_conv2d(
-            4,
-            6,
-            3,
-            unit("5"),
-            posterior,
-            vb.pp("features.4"),
-        )?)
+        .add(vmf_conv2d(4, 6, 3, unit("5"), posterior, vb.pp("features.4"))?)
         .add_plain(|xs: &Tensor| xs.mean((2, 3)))
         .add_plain(candle_nn::linear(6, 5, vb.pp("classifier.0"))?))
 }
@@ -54,10 +34,7 @@ fn a_torchvision_state_dict_keeps_its_logits() -> Result<()> {
 
     let converted = Convert::new().state_dict(&state)?;
     let pairs = [("features.0", "features.1"), ("features.4", "features.5")];
-    assert_eq!(
-        converted.units,
-        pairs.map(|(a, b)| (a.to_string(), b.to_string()))
-    );
+    assert_eq!(converted.units, pairs.map(|(a, b)| (a.to_string(), b.to_string())));
     let vb = VarBuilder::from_tensors(converted.tensors.clone(), DType::F64, &Device::Cpu);
     let network = variational(&Posterior::new(), vb)?;
     let ours = values(&network.forward(&wave(&[3, 3, 8, 8], 1.1, 0.0)?, &Pass::mean())?);
@@ -75,10 +52,7 @@ struct Plain {
 
 impl Plain {
     fn new(vb: VarBuilder) -> Result<Self> {
-        let config = Conv2dConfig {
-            padding: 1,
-            ..Default::default()
-        };
+        let config = Conv2dConfig { padding: 1, ..Default::default() };
         Ok(Self {
             conv: candle_nn::conv2d(3, 8, 3, config, vb.pp("stem"))?,
             norm: candle_nn::batch_norm(8, 1e-3, vb.pp("stem_norm"))?,
@@ -87,10 +61,7 @@ impl Plain {
     }
 
     fn forward(&self, xs: &Tensor, train: bool) -> Result<Tensor> {
-        let xs = self
-            .norm
-            .forward_t(&self.conv.forward(xs)?, train)?
-            .relu()?;
+        let xs = self.norm.forward_t(&self.conv.forward(xs)?, train)?.relu()?;
         self.head.forward(&xs.mean((2, 3))?)
     }
 }
@@ -106,15 +77,11 @@ fn a_candle_model_keeps_its_logits_and_goes_on_training() -> Result<()> {
     }
 
     let convert = Convert::new().pair("stem", "stem_norm").source_eps(1e-3);
-    let converted = convert
-        .sigma(0.2, Parameterization::Softplus)
-        .vars(&plain_vars)?;
+    let converted = convert.sigma(0.2, Parameterization::Softplus).vars(&plain_vars)?;
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, 0, DType::F32, &Device::Cpu);
     let config = VmfConfig::default().relu().affine().norm_at("stem_norm");
-    let config = config
-        .parameterization(Parameterization::Softplus)
-        .padding(1);
+    let config = config.parameterization(Parameterization::Softplus).padding(1);
     let network = Sequential::new()
         .add(vmf_conv2d(3, 8, 3, config, &posterior, vb.pp("stem"))?)
         .add_plain(|xs: &Tensor| xs.mean((2, 3)))
@@ -128,14 +95,8 @@ fn a_candle_model_keeps_its_logits_and_goes_on_training() -> Result<()> {
     assert!((posterior.summary()?.layers()[0].sigma_eff() - 0.2).abs() < 1e-6);
 
     let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
-    adam.backward_step(&cross_entropy(
-        &network.forward(&xs, &Pass::train(1, 0))?,
-        &labels,
-    )?)?;
-    assert_ne!(
-        values(&logits),
-        values(&network.forward(&xs, &Pass::mean())?)
-    );
+    adam.backward_step(&cross_entropy(&network.forward(&xs, &Pass::train(1, 0))?, &labels)?)?;
+    assert_ne!(values(&logits), values(&network.forward(&xs, &Pass::mean())?));
     Ok(())
 }
 
@@ -143,10 +104,7 @@ fn a_candle_model_keeps_its_logits_and_goes_on_training() -> Result<()> {
 fn what_cannot_be_converted_is_named() -> Result<()> {
     let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, &Device::Cpu);
     let state = |weight: Tensor, mean: Tensor| {
-        HashMap::from([
-            ("a.0.weight".to_string(), weight),
-            ("a.1.running_mean".to_string(), mean),
-        ])
+        HashMap::from([("a.0.weight".to_string(), weight), ("a.1.running_mean".to_string(), mean)])
     };
     let message = |result: vmf_candle::Result<Converted>| result.unwrap_err().to_string();
     let none = HashMap::from([("a.weight".to_string(), ones(&[2, 3])?)]);

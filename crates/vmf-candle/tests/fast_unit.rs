@@ -1,5 +1,5 @@
-//! The fused unit of the CPU, in single precision, against the plain path in double precision, which is checked against
-//! finite differences: values, gradients and statistics, in every mode.
+//! The fused unit of the CPU, in single precision, against the plain path in double precision,
+//! which is checked against finite differences: values, gradients and statistics, in every mode.
 
 mod common;
 
@@ -13,8 +13,8 @@ use vmf_candle::{
 
 type Build = dyn Fn(&Posterior, VarBuilder) -> Result<Box<dyn Forward>>;
 
-/// Every number that a pass makes, by name: the output, the gradients of all variables and of the input, and what became of
-/// the variables (statistics move).
+/// Every number that a pass makes, by name: the output, the gradients of all variables and of the
+/// input, and what became of the variables (statistics move).
 fn run(
     build: &Build,
     dtype: DType,
@@ -28,11 +28,7 @@ fn run(
         if name.contains("running_") || name.contains("noise_free_") {
             let shift = if name.contains("running_") { 0.3 } else { 0.6 };
             let value = (wave(var.dims(), 0.9, shift)? * 0.3)?;
-            let value = if name.ends_with("var") {
-                (value + 1.5)?
-            } else {
-                value
-            };
+            let value = if name.ends_with("var") { (value + 1.5)? } else { value };
             var.set(&value.to_dtype(var.dtype())?)?;
         }
     }
@@ -40,10 +36,7 @@ fn run(
     let ys = model.forward(&xs, pass)?;
     let grads = weighted_sum(&ys)?.backward()?;
     let mut numbers = vec![("output".to_string(), values(&ys))];
-    for (name, var) in named(&vars)
-        .into_iter()
-        .chain([("input".into(), xs.clone())])
-    {
+    for (name, var) in named(&vars).into_iter().chain([("input".into(), xs.clone())]) {
         if let Some(gradient) = grads.get(&var) {
             numbers.push((format!("gradient of {name}"), values(gradient)));
         }
@@ -66,10 +59,7 @@ fn compare(what: &str, shape: &[usize], build: &Build) -> Result<()> {
             assert_eq!(name, expected);
             let scale = plain.iter().fold(1.0, |max: f64, v| max.max(v.abs()));
             let difference = largest_difference(fast, plain) / scale;
-            assert!(
-                difference < 2e-4,
-                "{what}, {mode}: {name} differs by {difference:e}"
-            );
+            assert!(difference < 2e-4, "{what}, {mode}: {name} differs by {difference:e}");
         }
     }
     Ok(())
@@ -88,25 +78,13 @@ fn convolutions() -> Result<()> {
     let shape = [4, 4, 9, 6];
     compare("plain", &shape, &conv(unit().padding(1)))?;
     compare("relu", &shape, &conv(unit().relu().padding(1)))?;
-    compare(
-        "groups of sigma",
-        &shape,
-        &conv(unit().relu().groups(3).padding(1)),
-    )?;
+    compare("groups of sigma", &shape, &conv(unit().relu().groups(3).padding(1)))?;
     compare("affine", &shape, &conv(unit().relu().affine().padding(1)))?;
     compare("stride", &shape, &conv(unit().relu().padding(1).stride(2)))?;
     compare("dilation", &shape, &conv(unit().padding(2).dilation(2)))?;
-    compare(
-        "channel groups",
-        &shape,
-        &conv(unit().relu().padding(1).channel_groups(2)),
-    )?;
+    compare("channel groups", &shape, &conv(unit().relu().padding(1).channel_groups(2)))?;
     let constraint = WeightConstraint::WeightNorm { gain: 1.3 };
-    compare(
-        "weight norm",
-        &shape,
-        &conv(unit().constraint(constraint).padding(1)),
-    )
+    compare("weight norm", &shape, &conv(unit().constraint(constraint).padding(1)))
 }
 
 #[test]
@@ -114,13 +92,7 @@ fn linear_layers() -> Result<()> {
     for shape in [&[6, 7][..], &[4, 3, 7]] {
         compare("linear", shape, &|posterior, vb| {
             let config = VmfConfig::default().sigma(0.4).relu();
-            Ok(Box::new(vmf_linear(
-                7,
-                5,
-                config,
-                posterior,
-                vb.pp("layer"),
-            )?))
+            Ok(Box::new(vmf_linear(7, 5, config, posterior, vb.pp("layer"))?))
         })?;
     }
     Ok(())
@@ -140,14 +112,7 @@ fn stacks() -> Result<()> {
                 .unit(vmf_conv2d(3, 5, 3, unit(), posterior, vb.pp("a"))?)
                 .unit(vmf_conv2d(5, 4, 3, unit(), posterior, vb.pp("b"))?)
                 .max_pool(2)
-                .unit(vmf_conv2d(
-                    4,
-                    6,
-                    3,
-                    unit().stride(1),
-                    posterior,
-                    vb.pp("c"),
-                )?)
+                .unit(vmf_conv2d(4, 6, 3, unit().stride(1), posterior, vb.pp("c"))?)
                 .max_pool(2)
                 .max_pool(1);
             Ok(Box::new(stack))
@@ -162,14 +127,7 @@ fn stacks() -> Result<()> {
 fn a_plain_input_needs_no_gradient() -> Result<()> {
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, 5, DType::F32, &Device::Cpu);
-    let layer = vmf_conv2d(
-        3,
-        4,
-        3,
-        VmfConfig::default().padding(1),
-        &posterior,
-        vb.pp("a"),
-    )?;
+    let layer = vmf_conv2d(3, 4, 3, VmfConfig::default().padding(1), &posterior, vb.pp("a"))?;
     let xs = wave(&[2, 3, 5, 5], 1.0, 0.0)?.to_dtype(DType::F32)?;
     let tracked = Var::from_tensor(&xs)?;
     let gradient = |xs: &Tensor| -> Result<Vec<f64>> {

@@ -1,5 +1,5 @@
-//! Every layer's gradients against finite differences in double precision, the fused operation against its reference, and
-//! what the three modes of a pass do.
+//! Every layer's gradients against finite differences in double precision, the fused operation
+//! against its reference, and what the three modes of a pass do.
 
 mod common;
 
@@ -16,8 +16,8 @@ use vmf_candle::{
     VmfConfig, WeightConstraint, cross_entropy, noise_layer, seeded, vmf_conv2d, vmf_linear,
 };
 
-/// Compares the gradients of a loss in every variable of a model, and in its input, with finite differences. Running
-/// statistics move at each evaluation but do not enter a training pass.
+/// Compares the gradients of a loss in every variable of a model, and in its input, with finite
+/// differences. Running statistics move at each evaluation but do not enter a training pass.
 fn check_gradients(
     what: &str,
     vars: &VarMap,
@@ -31,16 +31,11 @@ fn check_gradients(
         .collect();
     variables.push(("input".into(), xs.clone()));
     for (name, var) in variables {
-        let Some(gradient) = grads.get(&var) else {
-            panic!("{what}: {name} received no gradient")
-        };
+        let Some(gradient) = grads.get(&var) else { panic!("{what}: {name} received no gradient") };
         let numeric = numeric_gradient(&var, loss)?;
         let scale = numeric.iter().fold(1e-3, |max: f64, g| max.max(g.abs()));
         let difference = largest_difference(&values(gradient), &numeric) / scale;
-        assert!(
-            difference < 1e-6,
-            "{what}: {name} differs by {difference:e}"
-        );
+        assert!(difference < 1e-6, "{what}: {name} differs by {difference:e}");
     }
     Ok(())
 }
@@ -50,16 +45,10 @@ fn configs() -> Vec<(&'static str, VmfConfig)> {
     vec![
         ("plain", base.clone()),
         ("relu", base.clone().relu()),
-        (
-            "softplus",
-            base.clone().parameterization(Parameterization::Softplus),
-        ),
+        ("softplus", base.clone().parameterization(Parameterization::Softplus)),
         ("groups", base.clone().groups(3)),
         ("affine", base.clone().affine().relu()),
-        (
-            "weight norm",
-            base.constraint(WeightConstraint::WeightNorm { gain: 1.7 }),
-        ),
+        ("weight norm", base.constraint(WeightConstraint::WeightNorm { gain: 1.7 })),
     ]
 }
 
@@ -137,11 +126,7 @@ fn fused_and_reference_agree() -> Result<()> {
         for shape in [&[6, 4][..], &[6, 8, 5, 3], &[6, 2, 7]] {
             for activation in [Activation::Identity, Activation::Relu] {
                 for noise in [noise, None] {
-                    let op = BnNoise {
-                        eps: 1e-5,
-                        activation,
-                        noise,
-                    };
+                    let op = BnNoise { eps: 1e-5, activation, noise };
                     let u = Var::from_tensor(&wave(shape, 1.1, 0.3)?.to_dtype(dtype)?)?;
                     let sigma = Var::new(&[0.5f64, 0.9], &Device::Cpu)?;
                     let mean = wave(&shape[1..2], 0.3, 0.0)?;
@@ -169,10 +154,7 @@ fn fused_and_reference_agree() -> Result<()> {
                     for pair in results.chunks(2) {
                         for (fused, reference) in pair[0].iter().zip(&pair[1]) {
                             let difference = largest_difference(fused, reference);
-                            assert!(
-                                difference < tolerance,
-                                "{dtype:?} {shape:?}: {difference:e}"
-                            );
+                            assert!(difference < tolerance, "{dtype:?} {shape:?}: {difference:e}");
                         }
                     }
                 }
@@ -187,19 +169,13 @@ fn every_trainable_variable_of_a_network_receives_a_gradient() -> Result<()> {
     let model = Model::new(1)?;
     let (xs, labels) = images(12, 0)?;
     let nll = cross_entropy(&model.forward(&xs, &Pass::train(1, 0))?, &labels)?;
-    let grads = Elbo::new(100)
-        .loss(&nll, &model.posterior)?
-        .total
-        .backward()?;
+    let grads = Elbo::new(100).loss(&nll, &model.posterior)?.total.backward()?;
     for (name, var) in named(&model.vars) {
         let is_statistic = name.contains("running_") || name.contains("noise_free_");
         match grads.get(&var) {
             Some(gradient) => {
                 assert!(!is_statistic, "{name} is no parameter");
-                assert!(
-                    values(gradient).iter().any(|g| *g != 0.0),
-                    "{name}: all zero"
-                );
+                assert!(values(gradient).iter().any(|g| *g != 0.0), "{name}: all zero");
             }
             None => assert!(is_statistic, "{name} received no gradient"),
         }
@@ -221,7 +197,8 @@ fn modes_differ_as_documented() -> Result<()> {
         vec![with("running_"), with("noise_free_")]
     };
 
-    // The same pass gives the same result; another step or seed gives another; training moves both sets alike.
+    // The same pass gives the same result; another step or seed gives another; training moves both
+    // sets alike.
     let before = statistics();
     let first = run(Pass::train(1, 0))?;
     let trained = statistics();
@@ -237,10 +214,7 @@ fn modes_differ_as_documented() -> Result<()> {
     assert_eq!(mean, run(Pass::mean())?);
     assert_ne!(mean, run(Pass::sample(1, 0))?);
     assert_ne!(run(Pass::sample(1, 0))?, run(Pass::sample(1, 1))?);
-    assert_ne!(
-        run(Pass::sample(1, 0))?,
-        run(Pass::sample(1, 0).at_batch(1))?
-    );
+    assert_ne!(run(Pass::sample(1, 0))?, run(Pass::sample(1, 0).at_batch(1))?);
     assert_eq!(kept, statistics());
 
     // An estimating pass moves the noise-free set alone, to the statistics of the batch.
@@ -275,10 +249,7 @@ fn wrong_shapes_are_refused_by_name() -> Result<()> {
     let vb = seeded(&vars, 5, DType::F32, &Device::Cpu);
     let layer = vmf_linear(5, 6, VmfConfig::default(), &posterior, vb.pp("hidden"))?;
     let narrow = Tensor::zeros((3, 4), DType::F32, &Device::Cpu)?;
-    let error = layer
-        .forward(&narrow, &Pass::mean())
-        .unwrap_err()
-        .to_string();
+    let error = layer.forward(&narrow, &Pass::mean()).unwrap_err().to_string();
     assert!(error.contains("hidden") && error.contains('5'), "{error}");
     let single = Tensor::zeros((1, 5), DType::F32, &Device::Cpu)?;
     let error = layer.forward(&single, &Pass::train(0, 0)).unwrap_err();

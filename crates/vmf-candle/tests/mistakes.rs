@@ -40,9 +40,6 @@ fn a_label_that_is_no_class_is_named() -> Result<()> {
     let logits = Tensor::zeros((2, 5), DType::F32, &Device::Cpu)?;
     let labels = Tensor::new(&[0u32, 6], &Device::Cpu)?;
     let wrong = message(cross_entropy(&logits, &labels));
-    assert!(
-        wrong.contains("a label is 6") && wrong.contains("5 classes"),
-        "{wrong}"
-    );
+    assert!(wrong.contains("a label is 6") && wrong.contains("5 classes"), "{wrong}");
     Ok(())
 }

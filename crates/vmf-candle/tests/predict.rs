@@ -1,4 +1,5 @@
-//! Prediction on a real network: the ways to run it agree, streams are bounded, statistics are re-estimated.
+//! Prediction on a real network: the ways to run it agree, streams are bounded, statistics are
+//! re-estimated.
 
 mod common;
 
@@ -37,11 +38,7 @@ fn loop_and_folded_batches_agree() -> Result<()> {
     }
     let total = values(&reference.probs.sum(1)?);
     assert!(total.iter().all(|sum| (sum - 1.0).abs() < 1e-5));
-    assert!(
-        values(&reference.mutual_information)
-            .iter()
-            .any(|mi| *mi > 0.0)
-    );
+    assert!(values(&reference.mutual_information).iter().any(|mi| *mi > 0.0));
     Ok(())
 }
 
@@ -61,8 +58,8 @@ fn a_stream_draws_fresh_noise_for_each_batch() -> Result<()> {
     Ok(())
 }
 
-/// With noise off, the statistics after re-estimation are those of the data: here a single layer whose inputs are known, so
-/// that mean and unbiased variance can be computed by hand.
+/// With noise off, the statistics after re-estimation are those of the data: here a single layer
+/// whose inputs are known, so that mean and unbiased variance can be computed by hand.
 #[test]
 fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
     let (vars, posterior) = (VarMap::new(), Posterior::new());
@@ -86,8 +83,9 @@ fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
     Ok(())
 }
 
-/// Before re-estimation both sets of statistics follow training, and the two noise-free passes are one. Afterwards only the
-/// mean pass has changed, and with the re-estimated numbers in the noisy set the two are one again.
+/// Before re-estimation both sets of statistics follow training, and the two noise-free passes are
+/// one. Afterwards only the mean pass has changed, and with the re-estimated numbers in the noisy
+/// set the two are one again.
 #[test]
 fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
     let model = trained()?;
@@ -99,16 +97,13 @@ fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
     assert_eq!(before, run(Pass::mean_as_trained())?);
     assert!(largest_difference(&before, &run(Pass::mean())?) > 1e-3);
     for (name, var) in named(&model.vars) {
-        for (of_mean_pass, of_training) in [
-            ("noise_free_mean", "running_mean"),
-            ("noise_free_var", "running_var"),
-        ] {
+        for (of_mean_pass, of_training) in
+            [("noise_free_mean", "running_mean"), ("noise_free_var", "running_var")]
+        {
             if let Some(place) = name.strip_suffix(of_mean_pass) {
                 let target = format!("{place}{of_training}");
-                let (_, target) = named(&model.vars)
-                    .into_iter()
-                    .find(|(name, _)| *name == target)
-                    .unwrap();
+                let (_, target) =
+                    named(&model.vars).into_iter().find(|(name, _)| *name == target).unwrap();
                 target.set(&var.as_detached_tensor())?;
             }
         }
@@ -121,9 +116,8 @@ fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
 fn regression_values_have_a_deviation() -> Result<()> {
     let model = trained()?;
     let (xs, _) = images(4, 0)?;
-    let outputs: Vec<Tensor> = (0..5)
-        .map(|k| model.forward(&xs, &Pass::sample(9, k)))
-        .collect::<Result<_>>()?;
+    let outputs: Vec<Tensor> =
+        (0..5).map(|k| model.forward(&xs, &Pass::sample(9, k))).collect::<Result<_>>()?;
     let stacked = Tensor::stack(&outputs, 0)?.to_dtype(DType::F64)?;
     let prediction = predict_values(&model, &xs, Samples::monte_carlo(5, 9))?;
     let mean = stacked.mean(0)?;

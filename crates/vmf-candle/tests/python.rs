@@ -1,8 +1,9 @@
 //! A checkpoint in PyTorch: python/load_checkpoint.py must reproduce the logits.
 //!
-//! Where Python has PyTorch and safetensors (the interpreter is `python3`, or what `VMF_PYTHON` names), the script is run on
-//! a fresh checkpoint. Everywhere, a checkpoint kept with its PyTorch logits is loaded and compared; it also shows that old
-//! files stay readable. `VMF_WRITE_GOLDEN=1` writes that pair anew.
+//! Where Python has PyTorch and safetensors (the interpreter is `python3`, or what `VMF_PYTHON`
+//! names), the script is run on a fresh checkpoint. Everywhere, a checkpoint kept with its PyTorch
+//! logits is loaded and compared; it also shows that old files stay readable. `VMF_WRITE_GOLDEN=1`
+//! writes that pair anew.
 
 mod common;
 
@@ -26,9 +27,7 @@ fn python() -> String {
 }
 
 fn has_pytorch() -> bool {
-    let probe = Command::new(python())
-        .args(["-c", "import torch, safetensors.torch"])
-        .output();
+    let probe = Command::new(python()).args(["-c", "import torch, safetensors.torch"]).output();
     probe.is_ok_and(|output| output.status.success())
 }
 
@@ -42,10 +41,7 @@ fn logits_of_pytorch(checkpoint: &Path, images: &Tensor) -> Result<Vec<f64>> {
         .output()?;
     std::fs::remove_file(&inputs)?;
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "load_checkpoint.py failed: {complaint}"
-    );
+    assert!(output.status.success(), "load_checkpoint.py failed: {complaint}");
     let logits: Vec<Vec<f64>> = serde_json::from_slice(&output.stdout).unwrap();
     Ok(logits.concat())
 }
@@ -61,10 +57,7 @@ fn model() -> Result<Model> {
 }
 
 fn save(model: &Model, path: &Path) -> Result<()> {
-    let progress = Progress {
-        config: json!({ "plan": PLAN }),
-        ..Default::default()
-    };
+    let progress = Progress { config: json!({ "plan": PLAN }), ..Default::default() };
     Checkpoint::capture(&model.vars, &model.posterior, None, progress)?.save(path)?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Layers, gradients, running statistics and pooling against the numbers of PyTorch (tests/golden/generate.py).
+//! Layers, gradients, running statistics and pooling against the numbers of PyTorch
+//! (tests/golden/generate.py).
 
 mod common;
 
@@ -44,16 +45,8 @@ fn check(case: Case) -> Result<()> {
         ("dx", gradient(&case.xs), numbers(&case.golden["dx"])),
         ("dw", gradient(case.weight), numbers(&case.golden["dw"])),
         ("drho", gradient(&case.sigma.rho()), by_rho),
-        (
-            "mean",
-            values(&case.running.0),
-            numbers(&case.golden["running_mean"]),
-        ),
-        (
-            "var",
-            values(&case.running.1),
-            numbers(&case.golden["running_var"]),
-        ),
+        ("mean", values(&case.running.0), numbers(&case.golden["running_mean"])),
+        ("var", values(&case.running.1), numbers(&case.golden["running_var"])),
     ] {
         let difference = largest_difference(&ours, &theirs);
         assert!(difference < 1e-9, "{name} differs by {difference:e}");
@@ -106,8 +99,8 @@ fn convolution_with_stride_channel_groups_and_two_sigmas() -> Result<()> {
     })
 }
 
-/// The noise layer behind a normalization is the unit without its ReLU: on top of PyTorch's normalized values it must give
-/// PyTorch's noisy ones.
+/// The noise layer behind a normalization is the unit without its ReLU: on top of PyTorch's
+/// normalized values it must give PyTorch's noisy ones.
 #[test]
 fn noise_layer_adds_the_noise_of_its_name() -> Result<()> {
     let golden = &golden()["linear"];

@@ -33,8 +33,8 @@ fn stationary_sigma(dim: f64, observation_noise: f64, samples: f64) -> f64 {
     (((1.0 + 4.0 * a * b).sqrt() - 1.0) / (2.0 * a)).sqrt()
 }
 
-/// A linear student `y = BN(w~ . x) + sigma eps` of a linear teacher, trained on the evidence lower bound with known
-/// observation noise, ends at the sigma_eff that the theory predicts.
+/// A linear student `y = BN(w~ . x) + sigma eps` of a linear teacher, trained on the evidence lower
+/// bound with known observation noise, ends at the sigma_eff that the theory predicts.
 fn learned_sigma(dim: usize, observation_noise: f64, samples: usize) -> Result<f64> {
     let mut rng = StdRng::seed_from_u64(1);
     let teacher = unit_vector(dim, &mut rng);
@@ -50,18 +50,9 @@ fn learned_sigma(dim: usize, observation_noise: f64, samples: usize) -> Result<f
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, 1, DType::F32, &device);
-    let student = vmf_linear(
-        dim,
-        1,
-        VmfConfig::default().sigma(0.5),
-        &posterior,
-        vb.pp("student"),
-    )?;
-    let config = AdamConfig {
-        lr: 5e-3,
-        noise_lr: 5e-3,
-        ..Default::default()
-    };
+    let student =
+        vmf_linear(dim, 1, VmfConfig::default().sigma(0.5), &posterior, vb.pp("student"))?;
+    let config = AdamConfig { lr: 5e-3, noise_lr: 5e-3, ..Default::default() };
     let mut adam = Adam::for_model(&vars, &posterior, config)?;
     let (steps, averaged) = (3000, 1000);
     let mut sum = 0.0;
@@ -90,8 +81,8 @@ fn a_linear_student_learns_the_sigma_of_the_closed_form() -> Result<()> {
     Ok(())
 }
 
-/// The residual `w . x / A - mu . x` of weights drawn from the posterior and inputs from `N(0, I)`: the noise that the
-/// theory replaces by `sigma_eff * eps`.
+/// The residual `w . x / A - mu . x` of weights drawn from the posterior and inputs from `N(0, I)`:
+/// the noise that the theory replaces by `sigma_eff * eps`.
 struct Residuals {
     sigma: f64,
     values: Vec<f64>,
@@ -118,16 +109,15 @@ impl Residuals {
         self.values.iter().map(|v| v.powi(power)).sum::<f64>() / self.values.len() as f64
     }
 
-    /// The largest distance between the distribution of the residuals and that of `N(0, sigma^2)` (Kolmogorov-Smirnov).
+    /// The largest distance between the distribution of the residuals and that of `N(0, sigma^2)`
+    /// (Kolmogorov-Smirnov).
     fn distance_from_gaussian(&self) -> f64 {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len() as f64;
         let at = |(i, value): (usize, &f64)| {
             let below = normal_cdf(value / self.sigma);
-            (below - i as f64 / count)
-                .abs()
-                .max((below - (i as f64 + 1.0) / count).abs())
+            (below - i as f64 / count).abs().max((below - (i as f64 + 1.0) / count).abs())
         };
         sorted.iter().enumerate().map(at).fold(0.0, f64::max)
     }
@@ -135,24 +125,23 @@ impl Residuals {
 
 /// The standard normal distribution function, by Simpson's rule from 0.
 fn normal_cdf(z: f64) -> f64 {
-    let (steps, density) = (200, |t: f64| {
-        (-0.5 * t * t).exp() / std::f64::consts::TAU.sqrt()
-    });
+    let (steps, density) = (200, |t: f64| (-0.5 * t * t).exp() / std::f64::consts::TAU.sqrt());
     let h = z / f64::from(steps);
-    let inner: f64 = (1..steps)
-        .map(|i| density(f64::from(i) * h) * if i % 2 == 1 { 4.0 } else { 2.0 })
-        .sum();
+    let inner: f64 =
+        (1..steps).map(|i| density(f64::from(i) * h) * if i % 2 == 1 { 4.0 } else { 2.0 }).sum();
     0.5 + h / 3.0 * (density(0.0) + inner + density(z))
 }
 
-/// The paper's central statement: a weight drawn from the posterior acts on an isotropic input like Gaussian noise of
-/// deviation sigma_eff behind the normalization.
+/// The paper's central statement: a weight drawn from the posterior acts on an isotropic input like
+/// Gaussian noise of deviation sigma_eff behind the normalization.
 ///
-/// For one draw the residual is Gaussian in x, with variance `|w/A - mu|^2 = 1/A^2 + 1 - 2t/A`, t = mu.w; over all draws it is
-/// a mixture with mean 0, variance sigma_eff^2 and kurtosis `3 + 12 A'(kappa) / (A^2 sigma_eff^4)`, which goes to 3 like 1/D.
+/// For one draw the residual is Gaussian in x, with variance `|w/A - mu|^2 = 1/A^2 + 1 - 2t/A`, t =
+/// mu.w; over all draws it is a mixture with mean 0, variance sigma_eff^2 and kurtosis `3 + 12
+/// A'(kappa) / (A^2 sigma_eff^4)`, which goes to 3 like 1/D.
 ///
-/// Each bound is four standard errors of its estimate at these sample sizes (a chance of 6e-5 to fail for a true statement,
-/// with seeds fixed), plus, for the distance from a Gaussian, a tenth of the excess kurtosis.
+/// Each bound is four standard errors of its estimate at these sample sizes (a chance of 6e-5 to
+/// fail for a true statement, with seeds fixed), plus, for the distance from a Gaussian, a tenth of
+/// the excess kurtosis.
 #[test]
 fn a_weight_draw_acts_like_gaussian_noise_of_deviation_sigma_eff() {
     for (dim, count) in [(27, 20_000), (128, 10_000), (576, 8_000), (4608, 3_000)] {
@@ -160,10 +149,7 @@ fn a_weight_draw_acts_like_gaussian_noise_of_deviation_sigma_eff() {
             let residuals = Residuals::draw(dim, sigma, count);
             let errors = (count as f64).sqrt();
             let mean = residuals.moment(1) / sigma;
-            assert!(
-                mean.abs() < 4.0 / errors,
-                "D {dim} sigma {sigma}: mean {mean}"
-            );
+            assert!(mean.abs() < 4.0 / errors, "D {dim} sigma {sigma}: mean {mean}");
             let variance = residuals.moment(2) / sigma.powi(2);
             let kurtosis = residuals.moment(4) / residuals.moment(2).powi(2);
             let spread = (kurtosis - 1.0).sqrt();
@@ -188,8 +174,9 @@ fn a_weight_draw_acts_like_gaussian_noise_of_deviation_sigma_eff() {
     }
 }
 
-/// Where the two differ: one weight draw is shared by all inputs, so its effect on similar inputs is similar. The correlation
-/// of the residuals is the cosine of the inputs; the additive noise of the layer has none.
+/// Where the two differ: one weight draw is shared by all inputs, so its effect on similar inputs
+/// is similar. The correlation of the residuals is the cosine of the inputs; the additive noise of
+/// the layer has none.
 #[test]
 fn a_weight_draw_is_correlated_between_similar_inputs_and_additive_noise_is_not() -> Result<()> {
     let (dim, sigma, draws) = (576, 0.7, 4000);
@@ -219,18 +206,8 @@ fn a_weight_draw_is_correlated_between_similar_inputs_and_additive_noise_is_not(
 
     let (vars, registry) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, 1, DType::F64, &Device::Cpu);
-    let layer = vmf_linear(
-        dim,
-        1,
-        VmfConfig::default().sigma(sigma),
-        &registry,
-        vb.pp("unit"),
-    )?;
-    let rows: Vec<f64> = std::iter::once(&first)
-        .chain(&others)
-        .flatten()
-        .copied()
-        .collect();
+    let layer = vmf_linear(dim, 1, VmfConfig::default().sigma(sigma), &registry, vb.pp("unit"))?;
+    let rows: Vec<f64> = std::iter::once(&first).chain(&others).flatten().copied().collect();
     let inputs = Tensor::from_vec(rows, (1 + others.len(), dim), &Device::Cpu)?;
     let mean = values(&layer.forward(&inputs, &Pass::mean())?);
     let mut additive = vec![Vec::with_capacity(draws); 1 + others.len()];
@@ -243,14 +220,9 @@ fn a_weight_draw_is_correlated_between_similar_inputs_and_additive_noise_is_not(
 
     let error = 4.0 / (draws as f64).sqrt();
     for (index, other) in others.iter().enumerate() {
-        let (expected, shared) = (
-            cosine(&first, other),
-            cosine(&residuals[0], &residuals[index + 1]),
-        );
-        assert!(
-            (shared - expected).abs() < error,
-            "{shared} against {expected}"
-        );
+        let (expected, shared) =
+            (cosine(&first, other), cosine(&residuals[0], &residuals[index + 1]));
+        assert!((shared - expected).abs() < error, "{shared} against {expected}");
         let independent = cosine(&additive[0], &additive[index + 1]);
         assert!(independent.abs() < error, "{independent}");
     }

@@ -46,8 +46,7 @@ fn sampling(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(dim as u64));
         group.bench_function(BenchmarkId::from_parameter(dim), |bencher| {
             bencher.iter(|| {
-                q.sample_into(&mut rng, black_box(&mut w))
-                    .expect("the buffer has the right length")
+                q.sample_into(&mut rng, black_box(&mut w)).expect("the buffer has the right length")
             });
         });
     }

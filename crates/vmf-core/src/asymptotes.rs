@@ -1,4 +1,5 @@
-//! The limits that the paper gives, corrected where they are wrong, and as printed so that both can be drawn.
+//! The limits that the paper gives, corrected where they are wrong, and as printed so that both can
+//! be drawn.
 
 use std::f64::consts::PI;
 
@@ -11,8 +12,8 @@ impl Sphere {
         u - u * u * kappa / (d + 2.0)
     }
 
-    /// The small-concentration series as the paper prints it, `kappa/D - kappa^3 / (D (D+2))`: its cubic term is too
-    /// large by the factor `D`.
+    /// The small-concentration series as the paper prints it, `kappa/D - kappa^3 / (D (D+2))`: its
+    /// cubic term is too large by the factor `D`.
     pub fn mean_resultant_length_broad_printed(&self, kappa: f64) -> f64 {
         let u = kappa / self.d();
         u - u * kappa * kappa / (self.d() + 2.0)
@@ -29,12 +30,14 @@ impl Sphere {
         0.5 * kappa * (kappa / self.d())
     }
 
-    /// The divergence of a tight posterior, `KL = (D-1)/2 (ln(kappa / 2 pi) - 1) + ln Area(S^(D-1)) + O(1/kappa)`.
+    /// The divergence of a tight posterior, `KL = (D-1)/2 (ln(kappa / 2 pi) - 1) + ln Area(S^(D-1))
+    /// + O(1/kappa)`.
     pub fn kl_tight(&self, kappa: f64) -> f64 {
         0.5 * (self.d() - 1.0) * ((kappa / (2.0 * PI)).ln() - 1.0) + self.log_area()
     }
 
-    /// The divergence as the paper prints it, with `ln Area` subtracted: too large by `-2 ln Area(S^(D-1))`.
+    /// The divergence as the paper prints it, with `ln Area` subtracted: too large by `-2 ln
+    /// Area(S^(D-1))`.
     pub fn kl_with_printed_sign(&self, kappa: f64) -> f64 {
         self.kl(kappa) - 2.0 * self.log_area()
     }
@@ -50,8 +53,8 @@ impl Sphere {
         0.5 * (d - 1.0) * ((d / (d - 1.0)).ln() - 2.0 * sigma_eff.ln())
     }
 
-    /// The tight limit in the paper's table of regimes, `(D-1)/2 ln(D / sigma_eff^2)`: too large by about
-    /// `(D-1)/2 ln D`.
+    /// The tight limit in the paper's table of regimes, `(D-1)/2 ln(D / sigma_eff^2)`: too large by
+    /// about `(D-1)/2 ln D`.
     pub fn kl_approx_tight_printed(&self, sigma_eff: f64) -> f64 {
         let d = self.d();
         0.5 * (d - 1.0) * (d.ln() - 2.0 * sigma_eff.ln())

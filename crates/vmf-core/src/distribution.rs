@@ -4,8 +4,8 @@ use rand::{Rng, distr::Distribution};
 
 use crate::{Error, Sphere, sampler::Sampler};
 
-/// A mean direction may be this far from unit norm (a direction stored in single precision is); it is divided by
-/// its norm on the way in.
+/// A mean direction may be this far from unit norm (a direction stored in single precision is); it
+/// is divided by its norm on the way in.
 const NORM_TOLERANCE: f64 = 1e-6;
 
 /// The von Mises-Fisher distribution `q(w) = C_D(kappa) exp(kappa mu.w)` on the unit sphere.
@@ -34,17 +34,15 @@ impl VonMisesFisher {
     /// The distribution around a unit vector with concentration `kappa >= 0`.
     ///
     /// # Errors
-    /// When there are fewer than two coordinates, one of them is not finite, the norm differs from 1 by more than
-    /// 1e-6, or `kappa` is negative or not finite.
+    /// When there are fewer than two coordinates, one of them is not finite, the norm differs from
+    /// 1 by more than 1e-6, or `kappa` is negative or not finite.
     pub fn new(mut mean_direction: Vec<f64>, kappa: f64) -> Result<Self, Error> {
         let sphere = Sphere::new(mean_direction.len())?;
         if !(kappa.is_finite() && kappa >= 0.0) {
             return Err(Error::BadConcentration { kappa });
         }
         let norm = unit_norm(&mean_direction)?;
-        mean_direction
-            .iter_mut()
-            .for_each(|coordinate| *coordinate /= norm);
+        mean_direction.iter_mut().for_each(|coordinate| *coordinate /= norm);
         Ok(Self {
             mean_direction,
             kappa,
@@ -61,12 +59,14 @@ impl VonMisesFisher {
     /// ```
     ///
     /// # Errors
-    /// When there are no rows, the length is not a multiple of `dim`, a row is not a finite unit vector, the rows
-    /// cancel (every direction fits as well), or they coincide (no finite concentration is the best).
+    /// When there are no rows, the length is not a multiple of `dim`, a row is not a finite unit
+    /// vector, the rows cancel (every direction fits as well), or they coincide (no finite
+    /// concentration is the best).
     ///
     /// # Source
-    /// A. Banerjee, I. S. Dhillon, J. Ghosh and S. Sra, *Clustering on the unit hypersphere using von Mises-Fisher
-    /// distributions*, JMLR 6 (2005); the root is found to full precision here.
+    /// A. Banerjee, I. S. Dhillon, J. Ghosh and S. Sra, *Clustering on the unit hypersphere using
+    /// von Mises-Fisher distributions*, JMLR 6 (2005); the root is found to full precision
+    /// here.
     pub fn fit(rows: &[f64], dim: usize) -> Result<Self, Error> {
         let sphere = Sphere::new(dim)?;
         if rows.is_empty() {
@@ -74,19 +74,13 @@ impl VonMisesFisher {
         }
         if !rows.len().is_multiple_of(dim) {
             let expected = rows.len().div_ceil(dim) * dim;
-            return Err(Error::LengthMismatch {
-                what: "rows",
-                expected,
-                actual: rows.len(),
-            });
+            return Err(Error::LengthMismatch { what: "rows", expected, actual: rows.len() });
         }
         let count = (rows.len() / dim) as f64;
         let mut mean = vec![0.0; dim];
         for row in rows.chunks_exact(dim) {
             let norm = unit_norm(row)?;
-            mean.iter_mut()
-                .zip(row)
-                .for_each(|(sum, coordinate)| *sum += coordinate / norm);
+            mean.iter_mut().zip(row).for_each(|(sum, coordinate)| *sum += coordinate / norm);
         }
         mean.iter_mut().for_each(|sum| *sum /= count);
         let resultant = norm(&mean);
@@ -98,8 +92,7 @@ impl VonMisesFisher {
         if resultant >= 1.0 - rounding {
             return Err(Error::UnboundedConcentration);
         }
-        mean.iter_mut()
-            .for_each(|coordinate| *coordinate /= resultant);
+        mean.iter_mut().for_each(|coordinate| *coordinate /= resultant);
         Self::new(mean, sphere.kappa_from_mean_resultant_length(resultant))
     }
 
@@ -121,10 +114,7 @@ impl VonMisesFisher {
     /// The mean `E w = A mu`, a vector shorter than one.
     pub fn mean(&self) -> Vec<f64> {
         let a = self.sphere.mean_resultant_length(self.kappa);
-        self.mean_direction
-            .iter()
-            .map(|coordinate| a * coordinate)
-            .collect()
+        self.mean_direction.iter().map(|coordinate| a * coordinate).collect()
     }
 
     /// `ln q(w)` at a unit vector `w`, with respect to the sphere's area.
@@ -134,27 +124,22 @@ impl VonMisesFisher {
         Ok(self.kappa * (dot(&self.mean_direction, w) / norm) + self.log_normalizer)
     }
 
-    /// The covariance applied to a vector, `Cov x = s_perp x + (s_par - s_perp) (mu.x) mu`, without forming the matrix.
+    /// The covariance applied to a vector, `Cov x = s_perp x + (s_par - s_perp) (mu.x) mu`, without
+    /// forming the matrix.
     pub fn covariance_times(&self, x: &[f64]) -> Result<Vec<f64>, Error> {
         self.check_length("x", x.len())?;
         let across = self.sphere.variance_across_mean(self.kappa);
         let along = self.sphere.variance_along_mean(self.kappa);
         let shift = (along - across) * dot(&self.mean_direction, x);
-        Ok(x.iter()
-            .zip(&self.mean_direction)
-            .map(|(x, mu)| across * x + shift * mu)
-            .collect())
+        Ok(x.iter().zip(&self.mean_direction).map(|(x, mu)| across * x + shift * mu).collect())
     }
 
     /// The variance of `w.x`: `s_par (mu.x)^2 + s_perp (|x|^2 - (mu.x)^2)`.
     pub fn variance_of_product(&self, x: &[f64]) -> Result<f64, Error> {
         self.check_length("x", x.len())?;
         let along = dot(&self.mean_direction, x);
-        let across = x
-            .iter()
-            .zip(&self.mean_direction)
-            .map(|(x, mu)| (x - along * mu).powi(2))
-            .sum::<f64>();
+        let across =
+            x.iter().zip(&self.mean_direction).map(|(x, mu)| (x - along * mu).powi(2)).sum::<f64>();
         Ok(self.sphere.variance_along_mean(self.kappa) * along * along
             + self.sphere.variance_across_mean(self.kappa) * across)
     }
@@ -190,11 +175,7 @@ impl VonMisesFisher {
         if actual == expected {
             Ok(())
         } else {
-            Err(Error::LengthMismatch {
-                what,
-                expected,
-                actual,
-            })
+            Err(Error::LengthMismatch { what, expected, actual })
         }
     }
 }
@@ -221,9 +202,5 @@ fn unit_norm(x: &[f64]) -> Result<f64, Error> {
         return Err(Error::NotFinite { index, value });
     }
     let norm = norm(x);
-    if (norm - 1.0).abs() > NORM_TOLERANCE {
-        Err(Error::NotUnit { norm })
-    } else {
-        Ok(norm)
-    }
+    if (norm - 1.0).abs() > NORM_TOLERANCE { Err(Error::NotUnit { norm }) } else { Ok(norm) }
 }

@@ -9,10 +9,7 @@ use crate::{
 };
 
 /// `ln 2 pi` to 32 digits.
-const LN_2_PI: Double = Double {
-    hi: 1.837_877_066_409_345_3,
-    lo: 1.4447872176368647e-16,
-};
+const LN_2_PI: Double = Double { hi: 1.837_877_066_409_345_3, lo: 1.4447872176368647e-16 };
 
 impl Sphere {
     /// The logarithm of the sphere's area, `ln Area(S^(D-1)) = ln 2 + (D/2) ln pi - ln Gamma(D/2)`.
@@ -33,9 +30,10 @@ impl Sphere {
     /// The paper subtracts `ln Area`; with that sign the divergence would not vanish at `kappa = 0`
     /// (see [`Sphere::kl_with_printed_sign`]).
     ///
-    /// The three terms grow like `D ln D` while their sum starts at `kappa^2 / (2D)`. They are not formed: the
-    /// divergence is `kappa A - ln H`, with `H = Gamma(nu+1) (2/kappa)^nu I_nu(kappa)` and `nu = D/2 - 1`, and
-    /// that difference is evaluated as a sum of small terms.
+    /// The three terms grow like `D ln D` while their sum starts at `kappa^2 / (2D)`. They are not
+    /// formed: the divergence is `kappa A - ln H`, with `H = Gamma(nu+1) (2/kappa)^nu
+    /// I_nu(kappa)` and `nu = D/2 - 1`, and that difference is evaluated as a sum of small
+    /// terms.
     ///
     /// ```
     /// let sphere = vmf_core::Sphere::new(100)?;
@@ -50,8 +48,8 @@ impl Sphere {
     /// `ln C_D(kappa)`, the logarithm of the density's normalizer in `q(w) = C_D exp(kappa mu.w)`:
     /// `ln C_D = nu ln kappa - (D/2) ln 2 pi - ln I_nu(kappa)`.
     ///
-    /// Where it passes through zero, numbers of size `D ln D` cancel; that part of the sum is carried in twice the
-    /// working precision, so the absolute error stays small there too.
+    /// Where it passes through zero, numbers of size `D ln D` cancel; that part of the sum is
+    /// carried in twice the working precision, so the absolute error stays small there too.
     pub fn log_normalizer(&self, kappa: f64) -> f64 {
         let nu = self.order();
         if debye::in_range(nu) && kappa >= 0.0 {

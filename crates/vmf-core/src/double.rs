@@ -3,7 +3,8 @@
 //! One place needs it, the normalizer of the density, where two numbers of size `D ln D` cancel.
 //!
 //! # Source
-//! T. J. Dekker, *A floating-point technique for extending the available precision*, Numer. Math. 18 (1971).
+//! T. J. Dekker, *A floating-point technique for extending the available precision*, Numer. Math.
+//! 18 (1971).
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -15,29 +16,20 @@ pub(crate) struct Double {
 }
 
 /// `ln 2`.
-const LN_2: Double = Double {
-    hi: std::f64::consts::LN_2,
-    lo: 2.319_046_813_846_299_6e-17,
-};
+const LN_2: Double = Double { hi: std::f64::consts::LN_2, lo: 2.319_046_813_846_299_6e-17 };
 
 impl Double {
     /// The exact sum of two doubles (Knuth).
     pub(crate) fn sum(a: f64, b: f64) -> Self {
         let hi = a + b;
         let b_part = hi - a;
-        Self {
-            hi,
-            lo: (a - (hi - b_part)) + (b - b_part),
-        }
+        Self { hi, lo: (a - (hi - b_part)) + (b - b_part) }
     }
 
     /// The exact product of two doubles.
     pub(crate) fn product(a: f64, b: f64) -> Self {
         let hi = a * b;
-        Self {
-            hi,
-            lo: a.mul_add(b, -hi),
-        }
+        Self { hi, lo: a.mul_add(b, -hi) }
     }
 
     /// Square root, by one step of Newton's iteration from the rounded root.
@@ -54,17 +46,12 @@ impl Double {
             exponent -= 1;
         }
         let scale = libm::ldexp(1.0, -exponent);
-        let m = Self {
-            hi: self.hi * scale,
-            lo: self.lo * scale,
-        };
+        let m = Self { hi: self.hi * scale, lo: self.lo * scale };
         let z = (m - 1.0.into()) / (m + 1.0.into());
         let z2 = z * z;
-        // sum_k z^(2k) / (2k + 1): z^2 < 0.03, so what follows the sixth term is below one part in 10^9 and
-        // needs no second double.
-        let tail = (6..18)
-            .rev()
-            .fold(0.0, |sum, k| sum * z2.hi + 1.0 / f64::from(2 * k + 1));
+        // sum_k z^(2k) / (2k + 1): z^2 < 0.03, so what follows the sixth term is below one part in
+        // 10^9 and needs no second double.
+        let tail = (6..18).rev().fold(0.0, |sum, k| sum * z2.hi + 1.0 / f64::from(2 * k + 1));
         let series = (0..6).rev().fold(Self::from(tail), |sum, k| {
             sum * z2 + Self::from(1.0) / f64::from(2 * k + 1).into()
         });
@@ -90,10 +77,7 @@ impl Add for Double {
 impl Sub for Double {
     type Output = Self;
     fn sub(self, other: Self) -> Self {
-        self + Self {
-            hi: -other.hi,
-            lo: -other.lo,
-        }
+        self + Self { hi: -other.hi, lo: -other.lo }
     }
 }
 
@@ -101,10 +85,7 @@ impl Mul for Double {
     type Output = Self;
     fn mul(self, other: Self) -> Self {
         let product = Self::product(self.hi, other.hi);
-        Self::sum(
-            product.hi,
-            product.lo + (self.hi * other.lo + self.lo * other.hi),
-        )
+        Self::sum(product.hi, product.lo + (self.hi * other.lo + self.lo * other.hi))
     }
 }
 
@@ -123,16 +104,14 @@ impl Div for Double {
 mod tests {
     use super::*;
 
-    /// mpmath at 50 digits: `mp.dps = 50; mp.log(mp.mpf(x))`, split into the nearest double and the rest.
+    /// mpmath at 50 digits: `mp.dps = 50; mp.log(mp.mpf(x))`, split into the nearest double and the
+    /// rest.
     #[test]
     fn logarithm_has_twenty_five_digits() {
         for (x, hi, lo) in LOGARITHMS {
             let log = Double::from(x).ln();
             let error = (log.hi - hi) + (log.lo - lo);
-            assert!(
-                error.abs() < 1e-26 * hi.abs().max(1.0),
-                "ln {x}: {log:?}, error {error:e}"
-            );
+            assert!(error.abs() < 1e-26 * hi.abs().max(1.0), "ln {x}: {log:?}, error {error:e}");
         }
     }
 
@@ -141,11 +120,7 @@ mod tests {
         (0.7, -0.35667494393873245, 4.82556379937662e-18),
         (1234567.875, 14.026231568029926, 1.586985412263643e-16),
         (1e-08, -18.420680743952367, 1.757527539535928e-15),
-        (
-            6978103.851333799,
-            15.758287783297073,
-            1.0440390111959591e-16,
-        ),
+        (6978103.851333799, 15.758287783297073, 1.0440390111959591e-16),
     ];
 
     #[test]

@@ -16,7 +16,8 @@ impl Sphere {
         Ratio::new(self.order(), kappa)
     }
 
-    /// The mean resultant length `A_D(kappa) = |E w|`: the expected cosine between a draw and the mean direction.
+    /// The mean resultant length `A_D(kappa) = |E w|`: the expected cosine between a draw and the
+    /// mean direction.
     ///
     /// # Source
     /// K. V. Mardia and P. E. Jupp, *Directional Statistics* (2000), section 9.3.
@@ -39,18 +40,14 @@ impl Sphere {
 
     /// The variance along the mean direction, `s_par = A'(kappa) = 1 - A^2 - (D - 1) A / kappa`.
     ///
-    /// The expression on the right loses all its digits for a large sphere; the derivative is evaluated from the
-    /// continued fraction itself, see [`Ratio`].
+    /// The expression on the right loses all its digits for a large sphere; the derivative is
+    /// evaluated from the continued fraction itself, see [`Ratio`].
     pub fn variance_along_mean(&self, kappa: f64) -> f64 {
         self.ratio(kappa).derivative
     }
 
     /// The variance in each direction across the mean, `s_perp = A / kappa` (`1/D` at `kappa = 0`).
     pub fn variance_across_mean(&self, kappa: f64) -> f64 {
-        if kappa == 0.0 {
-            1.0 / self.d()
-        } else {
-            self.mean_resultant_length(kappa) / kappa
-        }
+        if kappa == 0.0 { 1.0 / self.d() } else { self.mean_resultant_length(kappa) / kappa }
     }
 }

@@ -1,8 +1,10 @@
-//! Exact sampling in `O(D)`: a height along the mean by rejection, then a uniform direction across it.
+//! Exact sampling in `O(D)`: a height along the mean by rejection, then a uniform direction across
+//! it.
 //!
 //! # Source
 //! G. Ulrich, *Computer generation of distributions on the m-sphere*, Applied Statistics 33 (1984);
-//! A. T. A. Wood, *Simulation of the von Mises Fisher distribution*, Comm. Statist. Simulation 23 (1994).
+//! A. T. A. Wood, *Simulation of the von Mises Fisher distribution*, Comm. Statist. Simulation 23
+//! (1994).
 
 use rand::{Rng, distr::Distribution};
 use rand_distr::{Exp1, Gamma, StandardNormal, StandardUniform};
@@ -30,13 +32,7 @@ impl Sampler {
         let n = sphere.d() - 1.0;
         let b = n / (2.0 * kappa + (2.0 * kappa).hypot(n));
         let gamma = Gamma::new(0.5 * n, 1.0).expect("the shape (D-1)/2 is positive and finite");
-        Self {
-            kappa,
-            n,
-            b,
-            one_minus_x0: 2.0 * b / (1.0 + b),
-            gamma,
-        }
+        Self { kappa, n, b, one_minus_x0: 2.0 * b / (1.0 + b), gamma }
     }
 
     /// Fills `w` with a draw around the unit vector `mu`.
@@ -44,12 +40,9 @@ impl Sampler {
         let one_minus_height = self.draw_one_minus_height(rng);
         // A Gaussian vector without its part along mu, divided by its norm, is uniform across mu.
         let across = loop {
-            w.iter_mut()
-                .for_each(|coordinate| *coordinate = StandardNormal.sample(rng));
+            w.iter_mut().for_each(|coordinate| *coordinate = StandardNormal.sample(rng));
             let along = dot(w, mu);
-            w.iter_mut()
-                .zip(mu)
-                .for_each(|(coordinate, mu)| *coordinate -= along * mu);
+            w.iter_mut().zip(mu).for_each(|(coordinate, mu)| *coordinate -= along * mu);
             let across = norm(w);
             if across > 1e-100 {
                 break across;
@@ -72,7 +65,8 @@ impl Sampler {
         }
         let x0 = 1.0 - self.one_minus_x0;
         loop {
-            // z1 / (z1 + z2) is Beta((D-1)/2, (D-1)/2), and t = (z2 - b z1) / (z2 + b z1) the proposed height.
+            // z1 / (z1 + z2) is Beta((D-1)/2, (D-1)/2), and t = (z2 - b z1) / (z2 + b z1) the
+            // proposed height.
             let (z1, z2): (f64, f64) = (self.gamma.sample(rng), self.gamma.sample(rng));
             let one_minus_t = 2.0 * self.b * z1 / (z2 + self.b * z1);
             // Accept with probability exp(kappa (t - x0) + (D-1) ln((1 - x0 t) / (1 - x0^2))) <= 1.
@@ -87,8 +81,8 @@ impl Sampler {
         }
     }
 
-    /// `D = 3`: the height has density proportional to `exp(kappa t)` on `[-1, 1]`, whose distribution function inverts to
-    /// `t = 1 + ln(u + (1 - u) exp(-2 kappa)) / kappa`.
+    /// `D = 3`: the height has density proportional to `exp(kappa t)` on `[-1, 1]`, whose
+    /// distribution function inverts to `t = 1 + ln(u + (1 - u) exp(-2 kappa)) / kappa`.
     fn draw_on_ordinary_sphere<R: Rng + ?Sized>(&self, rng: &mut R) -> f64 {
         let u: f64 = StandardUniform.sample(rng);
         if self.kappa < 1e-8 {

@@ -2,11 +2,11 @@
 
 use crate::Error;
 
-/// The unit sphere `S^(D-1)`: a dimension that was checked once, and the functions of the von Mises-Fisher
-/// distribution that depend on it and on the concentration `kappa` alone.
+/// The unit sphere `S^(D-1)`: a dimension that was checked once, and the functions of the von
+/// Mises-Fisher distribution that depend on it and on the concentration `kappa` alone.
 ///
-/// The methods take `kappa >= 0` and give NaN for a negative or NaN concentration; every other input gives a
-/// finite number, for `D` up to 10^9 and `kappa` up to 10^300.
+/// The methods take `kappa >= 0` and give NaN for a negative or NaN concentration; every other
+/// input gives a finite number, for `D` up to 10^9 and `kappa` up to 10^300.
 ///
 /// ```
 /// use vmf_core::Sphere;

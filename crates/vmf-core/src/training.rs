@@ -1,4 +1,5 @@
-//! The divergence that training minimizes, a closed form in `sigma_eff`, and the positive parameter behind it.
+//! The divergence that training minimizes, a closed form in `sigma_eff`, and the positive parameter
+//! behind it.
 
 use crate::Sphere;
 
@@ -6,10 +7,12 @@ impl Sphere {
     /// The training divergence,
     /// `KL_approx(sigma_eff, D) = (D-1)/2 ln(1 + D / ((D-1) sigma_eff^2))`.
     ///
-    /// It is `-(D-1)/2 ln(1 - A^2)` with `D/(D-1)` for 1, the logarithm of the volume of the latitude at height `A`,
-    /// which is why it stays within 0.9 % of the exact divergence at `D = 3` and 0.003 % at `D = 4608`.
+    /// It is `-(D-1)/2 ln(1 - A^2)` with `D/(D-1)` for 1, the logarithm of the volume of the
+    /// latitude at height `A`, which is why it stays within 0.9 % of the exact divergence at `D
+    /// = 3` and 0.003 % at `D = 4608`.
     ///
-    /// Accurate for every positive `sigma_eff`; infinite at 0, zero at infinity, NaN for a negative argument.
+    /// Accurate for every positive `sigma_eff`; infinite at 0, zero at infinity, NaN for a negative
+    /// argument.
     ///
     /// ```
     /// let sphere = vmf_core::Sphere::new(100)?;
@@ -37,7 +40,8 @@ impl Sphere {
     /// `d KL_approx / d rho` for a `sigma_eff` that is kept positive by `parameterization`.
     pub fn kl_approx_slope_in_rho(&self, parameterization: Parameterization, rho: f64) -> f64 {
         let sigma = parameterization.sigma(rho);
-        // d sigma / d rho = sigma * rate, so the sigma in the denominator cancels instead of under- or overflowing.
+        // d sigma / d rho = sigma * rate, so the sigma in the denominator cancels instead of under-
+        // or overflowing.
         -self.d() * parameterization.relative_slope(rho)
             / (sigma * sigma + self.d() / (self.d() - 1.0))
     }
@@ -49,7 +53,8 @@ pub enum Parameterization {
     /// `sigma_eff = exp(rho)`: steps act on the logarithm, equally at every scale.
     #[default]
     Exp,
-    /// `sigma_eff = softplus(rho) = ln(1 + exp(rho))`: like `exp` for small noise, linear for large.
+    /// `sigma_eff = softplus(rho) = ln(1 + exp(rho))`: like `exp` for small noise, linear for
+    /// large.
     Softplus,
 }
 

@@ -1,4 +1,5 @@
-//! The distribution and its sampler: validation, densities, moments, the exact marginal, value stability.
+//! The distribution and its sampler: validation, densities, moments, the exact marginal, value
+//! stability.
 
 use rand::{SeedableRng, distr::Distribution};
 use rand_pcg::Pcg64;
@@ -19,52 +20,27 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 fn bad_arguments_are_named() {
     let error = |mean: &[f64], kappa| VonMisesFisher::new(mean.to_vec(), kappa).unwrap_err();
     assert_eq!(error(&[1.0], 1.0), Error::DimensionTooSmall { dim: 1 });
-    assert!(matches!(
-        error(&[3.0, 4.0], 1.0),
-        Error::NotUnit { norm: 5.0 }
-    ));
-    assert!(matches!(
-        error(&[1.0, f64::NAN], 1.0),
-        Error::NotFinite { index: 1, .. }
-    ));
+    assert!(matches!(error(&[3.0, 4.0], 1.0), Error::NotUnit { norm: 5.0 }));
+    assert!(matches!(error(&[1.0, f64::NAN], 1.0), Error::NotFinite { index: 1, .. }));
     for kappa in [-1.0, f64::NAN, f64::INFINITY] {
-        assert!(matches!(
-            error(&[1.0, 0.0], kappa),
-            Error::BadConcentration { .. }
-        ));
+        assert!(matches!(error(&[1.0, 0.0], kappa), Error::BadConcentration { .. }));
     }
     let q = VonMisesFisher::new(vec![1.0, 0.0], 1.0).unwrap();
     assert!(matches!(
         q.log_prob(&[1.0]),
-        Err(Error::LengthMismatch {
-            expected: 2,
-            actual: 1,
-            ..
-        })
+        Err(Error::LengthMismatch { expected: 2, actual: 1, .. })
     ));
-    assert!(matches!(
-        q.log_prob(&[1.0, 1.0]),
-        Err(Error::NotUnit { .. })
-    ));
+    assert!(matches!(q.log_prob(&[1.0, 1.0]), Err(Error::NotUnit { .. })));
     let fit = |rows: &[f64]| VonMisesFisher::fit(rows, 2).unwrap_err();
     assert_eq!(fit(&[]), Error::NoObservations);
-    assert!(matches!(
-        fit(&[1.0, 0.0, 1.0]),
-        Error::LengthMismatch { .. }
-    ));
-    assert!(matches!(
-        fit(&[1.0, 0.0, -1.0, 0.0]),
-        Error::NoMeanDirection { .. }
-    ));
+    assert!(matches!(fit(&[1.0, 0.0, 1.0]), Error::LengthMismatch { .. }));
+    assert!(matches!(fit(&[1.0, 0.0, -1.0, 0.0]), Error::NoMeanDirection { .. }));
     assert_eq!(fit(&[0.6, 0.8, 0.6, 0.8]), Error::UnboundedConcentration);
 }
 
 #[test]
 fn a_direction_in_single_precision_is_accepted() {
-    let rounded: Vec<f64> = direction(500)
-        .into_iter()
-        .map(|x| f64::from(x as f32))
-        .collect();
+    let rounded: Vec<f64> = direction(500).into_iter().map(|x| f64::from(x as f32)).collect();
     let q = VonMisesFisher::new(rounded, 10.0).unwrap();
     assert!((dot(q.mean_direction(), q.mean_direction()) - 1.0).abs() < 1e-14);
 }
@@ -110,10 +86,7 @@ fn divergences_agree() {
     let mean = sum / f64::from(n);
     let error = ((squares / f64::from(n) - mean * mean) / f64::from(n)).sqrt();
     let exact = q.kl(&p).unwrap();
-    assert!(
-        (mean - exact).abs() < 4.0 * error,
-        "{mean} +- {error} against {exact}"
-    );
+    assert!((mean - exact).abs() < 4.0 * error, "{mean} +- {error} against {exact}");
 }
 
 /// Mean and variance of the heights `mu.w` and of one product `w.x`, within five standard errors
@@ -150,11 +123,7 @@ fn moments_of_draws() {
             sphere.mean_resultant_length(kappa),
             sphere.variance_along_mean(kappa),
         );
-        check_moments(
-            &products,
-            dot(&q.mean(), &other),
-            q.variance_of_product(&other).unwrap(),
-        );
+        check_moments(&products, dot(&q.mean(), &other), q.variance_of_product(&other).unwrap());
         let quadratic_form = dot(&other, &q.covariance_times(&other).unwrap());
         assert!((quadratic_form / q.variance_of_product(&other).unwrap() - 1.0).abs() < 1e-12);
     }
@@ -169,11 +138,7 @@ fn check_moments(draws: &[f64], mean: f64, variance: f64) {
     );
     let squares: Vec<f64> = draws.iter().map(|x| (x - mean).powi(2)).collect();
     let sample_variance = squares.iter().sum::<f64>() / n;
-    let spread = squares
-        .iter()
-        .map(|s| (s - sample_variance).powi(2))
-        .sum::<f64>()
-        / n;
+    let spread = squares.iter().map(|s| (s - sample_variance).powi(2)).sum::<f64>() / n;
     let error = (spread / n).sqrt();
     assert!(
         (sample_variance - variance).abs() < 5.0 * error,
@@ -181,8 +146,8 @@ fn check_moments(draws: &[f64], mean: f64, variance: f64) {
     );
 }
 
-/// Kolmogorov-Smirnov test of `theta = arccos(mu.w)` against its exact law, with density proportional to
-/// `exp(kappa cos theta) sin(theta)^(D-2)`, at the 0.01 % level.
+/// Kolmogorov-Smirnov test of `theta = arccos(mu.w)` against its exact law, with density
+/// proportional to `exp(kappa cos theta) sin(theta)^(D-2)`, at the 0.01 % level.
 #[test]
 fn heights_follow_the_exact_marginal() {
     let n = 20_000;
@@ -207,11 +172,8 @@ fn heights_follow_the_exact_marginal() {
             .map(|_| {
                 q.sample_into(&mut rng, &mut w).unwrap();
                 // The distance to mu resolves small angles that the cosine does not.
-                let squared: f64 = w
-                    .iter()
-                    .zip(q.mean_direction())
-                    .map(|(w, mu)| (w - mu).powi(2))
-                    .sum();
+                let squared: f64 =
+                    w.iter().zip(q.mean_direction()).map(|(w, mu)| (w - mu).powi(2)).sum();
                 2.0 * (0.5 * squared.sqrt()).min(1.0).asin()
             })
             .collect();
@@ -229,14 +191,12 @@ fn heights_follow_the_exact_marginal() {
             .fold(0.0, f64::max);
         // P(sqrt(n) distance > 2.225) = 2 exp(-2 * 2.225^2) = 1e-4
         let limit = 2.225 / (n as f64).sqrt();
-        assert!(
-            distance < limit,
-            "D = {dim}, kappa = {kappa}: distance {distance} above {limit}"
-        );
+        assert!(distance < limit, "D = {dim}, kappa = {kappa}: distance {distance} above {limit}");
     }
 }
 
-/// The distribution function of the angle to the mean, tabulated by Simpson's rule where the density lives.
+/// The distribution function of the angle to the mean, tabulated by Simpson's rule where the
+/// density lives.
 struct AngleLaw {
     start: f64,
     step: f64,
@@ -247,30 +207,18 @@ impl AngleLaw {
     fn new(dim: usize, kappa: f64) -> Self {
         let power = dim as f64 - 2.0;
         let log_density = |angle: f64| {
-            let sine = if power == 0.0 {
-                0.0
-            } else {
-                power * angle.sin().ln()
-            };
+            let sine = if power == 0.0 { 0.0 } else { power * angle.sin().ln() };
             -2.0 * kappa * (0.5 * angle).sin().powi(2) + sine
         };
         // The mode solves kappa sin^2 = (D-2) cos; the law is negligible ten widths away from it.
-        let cosine = if kappa == 0.0 {
-            0.0
-        } else {
-            2.0 * kappa / (power + power.hypot(2.0 * kappa))
-        };
+        let cosine =
+            if kappa == 0.0 { 0.0 } else { 2.0 * kappa / (power + power.hypot(2.0 * kappa)) };
         let mode = if power == 0.0 { 0.0 } else { cosine.acos() };
         let width = 1.0 / (kappa + dim as f64).sqrt();
-        let (start, end) = (
-            (mode - 12.0 * width).max(0.0),
-            (mode + 12.0 * width).min(std::f64::consts::PI),
-        );
-        let (start, end) = if kappa + (dim as f64) < 60.0 {
-            (0.0, std::f64::consts::PI)
-        } else {
-            (start, end)
-        };
+        let (start, end) =
+            ((mode - 12.0 * width).max(0.0), (mode + 12.0 * width).min(std::f64::consts::PI));
+        let (start, end) =
+            if kappa + (dim as f64) < 60.0 { (0.0, std::f64::consts::PI) } else { (start, end) };
         let cells = 4000;
         let step = (end - start) / f64::from(cells);
         let top = log_density(mode.max(1e-9));
@@ -284,11 +232,7 @@ impl AngleLaw {
         }
         let total = cumulative[cells as usize];
         cumulative.iter_mut().for_each(|value| *value /= total);
-        Self {
-            start,
-            step,
-            cumulative,
-        }
+        Self { start, step, cumulative }
     }
 
     fn cdf(&self, angle: f64) -> f64 {
@@ -306,9 +250,7 @@ fn fit_recovers_what_it_was_drawn_from() {
         let q = VonMisesFisher::new(direction(dim), kappa).unwrap();
         let mut rng = Pcg64::seed_from_u64(77);
         let n = 2000;
-        let rows: Vec<f64> = (0..n)
-            .flat_map(|_| -> Vec<f64> { q.sample(&mut rng) })
-            .collect();
+        let rows: Vec<f64> = (0..n).flat_map(|_| -> Vec<f64> { q.sample(&mut rng) }).collect();
         let fitted = VonMisesFisher::fit(&rows, dim).unwrap();
         // |mean of n draws|^2 exceeds A^2 by about (1 - A^2)/n; the deviation of the height is sqrt(A'/n).
         let ratio = q.sphere().ratio(kappa);
@@ -325,13 +267,12 @@ fn fit_recovers_what_it_was_drawn_from() {
     }
 }
 
-/// The first coordinates of seeded draws; a change here changes every experiment that draws directions.
+/// The first coordinates of seeded draws; a change here changes every experiment that draws
+/// directions.
 #[test]
 fn draws_are_stable_by_seed() {
     let draw = |dim: usize, kappa: f64| -> Vec<f64> {
-        VonMisesFisher::new(direction(dim), kappa)
-            .unwrap()
-            .sample(&mut Pcg64::seed_from_u64(42))
+        VonMisesFisher::new(direction(dim), kappa).unwrap().sample(&mut Pcg64::seed_from_u64(42))
     };
     for (dim, kappa, expected) in STABLE {
         let drawn = draw(dim, kappa);
@@ -353,17 +294,15 @@ const STABLE: [(usize, f64, [f64; 2]); 3] = [
 
 #[test]
 fn tight_draws_keep_their_scale() {
-    // At kappa = 1e14 the cosine differs from 1 by a few units in the last place; the distance does not suffer.
+    // At kappa = 1e14 the cosine differs from 1 by a few units in the last place; the distance does
+    // not suffer.
     let q = VonMisesFisher::new(direction(10), 1e14).unwrap();
     let mut rng = Pcg64::seed_from_u64(3);
     let n = 4000;
     let mean_squared_distance: f64 = (0..n)
         .map(|_| {
             let w: Vec<f64> = q.sample(&mut rng);
-            w.iter()
-                .zip(q.mean_direction())
-                .map(|(w, mu)| (w - mu).powi(2))
-                .sum::<f64>()
+            w.iter().zip(q.mean_direction()).map(|(w, mu)| (w - mu).powi(2)).sum::<f64>()
         })
         .sum::<f64>()
         / f64::from(n);

@@ -1,4 +1,5 @@
-//! The link between concentration and effective noise, the training divergence, and the limits of both.
+//! The link between concentration and effective noise, the training divergence, and the limits of
+//! both.
 
 use proptest::prelude::*;
 use vmf_core::{Parameterization, Sphere, expected_cosine};
@@ -12,12 +13,11 @@ fn sweep(dim: usize) -> impl Iterator<Item = f64> {
     (-400..=400).map(move |step| dim as f64 * 10f64.powf(f64::from(step) / 100.0))
 }
 
-/// The largest relative error of `approximate` against `exact` over the sweep, and the ratio `kappa/D` where it occurs.
+/// The largest relative error of `approximate` against `exact` over the sweep, and the ratio
+/// `kappa/D` where it occurs.
 fn worst(dim: usize, approximate: impl Fn(f64) -> f64, exact: impl Fn(f64) -> f64) -> (f64, f64) {
     let signed = |kappa: f64| approximate(kappa) / exact(kappa) - 1.0;
-    let kappa = sweep(dim)
-        .max_by(|a, b| signed(*a).abs().total_cmp(&signed(*b).abs()))
-        .unwrap();
+    let kappa = sweep(dim).max_by(|a, b| signed(*a).abs().total_cmp(&signed(*b).abs())).unwrap();
     (signed(kappa), kappa / dim as f64)
 }
 
@@ -25,10 +25,7 @@ fn worst(dim: usize, approximate: impl Fn(f64) -> f64, exact: impl Fn(f64) -> f6
 fn the_papers_interpolant_is_off_by_a_fifth() {
     let s = sphere(100);
     let (error, ratio) = worst(100, |k| s.sigma_u2_paper(k), |k| s.one_minus_a2(k));
-    assert!(
-        (error + 0.198).abs() < 0.001 && (ratio - 0.7).abs() < 0.1,
-        "{error} at {ratio}"
-    );
+    assert!((error + 0.198).abs() < 0.001 && (ratio - 0.7).abs() < 0.1, "{error} at {ratio}");
     let s = sphere(3);
     let (error, _) = worst(3, |k| s.sigma_u2_paper(k), |k| s.one_minus_a2(k));
     assert!((error - 0.5).abs() < 0.01, "{error}");
@@ -40,10 +37,7 @@ fn our_closed_forms_are_off_by_one_over_d() {
         let (s, bound) = (sphere(dim), 1.0 / (dim as f64 - 1.0));
         let (variance, _) = worst(dim, |k| s.sigma_u2_closed(k), |k| s.one_minus_a2(k));
         let (inversion, _) = worst(dim, |k| s.kappa_closed(s.sigma_eff(k)), |k| k);
-        assert!(
-            variance.abs() <= bound * 1.0001,
-            "D = {dim}: variance {variance}, bound {bound}"
-        );
+        assert!(variance.abs() <= bound * 1.0001, "D = {dim}: variance {variance}, bound {bound}");
         assert!(
             inversion.abs() <= bound * 1.0001,
             "D = {dim}: inversion {inversion}, bound {bound}"
@@ -54,19 +48,10 @@ fn our_closed_forms_are_off_by_one_over_d() {
 #[test]
 fn the_training_divergence_is_tight_in_the_exact_noise() {
     // Largest relative error over all concentrations, for the exact sigma_eff.
-    for (dim, bound) in [
-        (3, 9.1e-3),
-        (27, 5.1e-3),
-        (100, 1.5e-3),
-        (576, 2.6e-4),
-        (4608, 3.3e-5),
-    ] {
+    for (dim, bound) in [(3, 9.1e-3), (27, 5.1e-3), (100, 1.5e-3), (576, 2.6e-4), (4608, 3.3e-5)] {
         let s = sphere(dim);
         let (error, ratio) = worst(dim, |k| s.kl_approx(s.sigma_eff(k)), |k| s.kl(k));
-        assert!(
-            error.abs() < bound,
-            "D = {dim}: {error} at kappa/D = {ratio}"
-        );
+        assert!(error.abs() < bound, "D = {dim}: {error} at kappa/D = {ratio}");
         assert!(
             error.abs() > 0.5 * bound,
             "D = {dim}: the stated bound {bound} is loose for {error}"
@@ -117,7 +102,8 @@ fn what_the_paper_prints_misses_the_same_limits() {
     assert!((excess - 49.5 * 99f64.ln()).abs() < 1e-9);
 }
 
-/// mpmath: `mp.dps = 50; (D-1)/2 * mp.log1p(mp.mpf(D)/(D-1)/sigma**2)` at the doubles nearest to these sigmas.
+/// mpmath: `mp.dps = 50; (D-1)/2 * mp.log1p(mp.mpf(D)/(D-1)/sigma**2)` at the doubles nearest to
+/// these sigmas.
 #[test]
 fn training_divergence_at_the_ends_of_its_range() {
     for (dim, sigma, exact) in TRAINING {

@@ -1,5 +1,5 @@
-//! The sphere's functions against 50-digit values (`golden/sphere.py` says how those were made), and their
-//! smoothness, range and bounds everywhere else.
+//! The sphere's functions against 50-digit values (`golden/sphere.py` says how those were made),
+//! and their smoothness, range and bounds everywhere else.
 
 use proptest::prelude::*;
 use vmf_core::{Sphere, bessel};
@@ -52,42 +52,18 @@ fn check(
 
 #[test]
 fn mean_resultant_length_is_exact() {
-    check(
-        "A",
-        1e-15,
-        |s, k| s.mean_resultant_length(k),
-        |g| g.a,
-        relative,
-    );
+    check("A", 1e-15, |s, k| s.mean_resultant_length(k), |g| g.a, relative);
 }
 
 #[test]
 fn spherical_average_is_exact() {
-    check(
-        "1 - A^2",
-        1e-15,
-        |s, k| s.one_minus_a2(k),
-        |g| g.one_minus_a2,
-        relative,
-    );
+    check("1 - A^2", 1e-15, |s, k| s.one_minus_a2(k), |g| g.one_minus_a2, relative);
 }
 
 #[test]
 fn variances_are_exact() {
-    check(
-        "A'",
-        2e-15,
-        |s, k| s.variance_along_mean(k),
-        |g| g.a_prime,
-        relative,
-    );
-    check(
-        "A/kappa",
-        1e-15,
-        |s, k| s.variance_across_mean(k),
-        |g| g.a / g.kappa,
-        relative,
-    );
+    check("A'", 2e-15, |s, k| s.variance_along_mean(k), |g| g.a_prime, relative);
+    check("A/kappa", 1e-15, |s, k| s.variance_across_mean(k), |g| g.a / g.kappa, relative);
 }
 
 #[test]
@@ -97,50 +73,32 @@ fn divergence_is_exact() {
 
 #[test]
 fn normalizer_is_exact() {
-    check(
-        "ln C",
-        1e-14,
-        |s, k| s.log_normalizer(k),
-        |g| g.log_c,
-        absolute_or_relative,
-    );
+    check("ln C", 1e-14, |s, k| s.log_normalizer(k), |g| g.log_c, absolute_or_relative);
 }
 
 #[test]
 fn log_bessel_is_exact() {
     let order = |s: Sphere| s.dim() as f64 / 2.0 - 1.0;
-    check(
-        "ln I",
-        3e-14,
-        |s, k| bessel::log_i(order(s), k),
-        |g| g.log_i,
-        absolute_or_relative,
-    );
+    check("ln I", 3e-14, |s, k| bessel::log_i(order(s), k), |g| g.log_i, absolute_or_relative);
 }
 
 #[test]
 fn normalizer_is_exact_where_it_vanishes() {
-    // The golden file ends with points chosen so that |ln C| is far below the terms it is the sum of.
-    let near_zero = golden()
-        .into_iter()
-        .filter(|g| g.log_c.abs() < 1e-4 && g.kappa > 10.0);
+    // The golden file ends with points chosen so that |ln C| is far below the terms it is the sum
+    // of.
+    let near_zero = golden().into_iter().filter(|g| g.log_c.abs() < 1e-4 && g.kappa > 10.0);
     let mut count = 0;
     for g in near_zero {
         let error = (Sphere::new(g.dim).unwrap().log_normalizer(g.kappa) - g.log_c).abs();
-        assert!(
-            error < 1e-14,
-            "D = {}, kappa = {}: absolute error {error:e}",
-            g.dim,
-            g.kappa
-        );
+        assert!(error < 1e-14, "D = {}, kappa = {}: absolute error {error:e}", g.dim, g.kappa);
         count += 1;
     }
     assert!(count >= 5, "only {count} points");
 }
 
-/// Central differences against the analytic derivatives on a fine grid of concentrations, so across every switch of
-/// formula: the one between `A` and `1 - A` (at `A = 1/2`, for the dimension itself and for the one it is raised to),
-/// and the end of the extended precision at `kappa = 1e100`.
+/// Central differences against the analytic derivatives on a fine grid of concentrations, so across
+/// every switch of formula: the one between `A` and `1 - A` (at `A = 1/2`, for the dimension itself
+/// and for the one it is raised to), and the end of the extended precision at `kappa = 1e100`.
 #[test]
 fn functions_are_smooth_in_kappa() {
     for dim in [2, 3, 5, 17, 62, 63, 64, 65, 100, 1000, 100_000, 1_000_000] {
@@ -161,19 +119,9 @@ fn functions_are_smooth_in_kappa() {
                     "{name}' at D = {dim}, kappa = {kappa}: {difference} against {derivative}"
                 );
             };
-            close(
-                "A",
-                quotient(&|k| sphere.mean_resultant_length(k)),
-                ratio.derivative,
-                ratio.a,
-            );
+            close("A", quotient(&|k| sphere.mean_resultant_length(k)), ratio.derivative, ratio.a);
             let kl = sphere.kl(kappa);
-            close(
-                "KL",
-                quotient(&|k| sphere.kl(k)),
-                kappa * ratio.derivative,
-                100.0 * kl,
-            );
+            close("KL", quotient(&|k| sphere.kl(k)), kappa * ratio.derivative, 100.0 * kl);
             let log_c = sphere.log_normalizer(kappa);
             close(
                 "ln C",
@@ -198,18 +146,13 @@ fn one_step_across_a_switch_changes_nothing() {
             let (below, above) = (kappa * (1.0 - 1e-14), kappa * (1.0 + 1e-14));
             let ratio = sphere.ratio(kappa);
             type Function = fn(&Sphere, f64) -> f64;
-            let functions: [(Function, f64); 2] = [
-                (Sphere::kl, kappa * ratio.derivative),
-                (Sphere::log_normalizer, -ratio.a),
-            ];
+            let functions: [(Function, f64); 2] =
+                [(Sphere::kl, kappa * ratio.derivative), (Sphere::log_normalizer, -ratio.a)];
             for (f, slope) in functions {
                 let (low, high) = (f(&sphere, below), f(&sphere, above));
                 let jump = (high - low) - slope * (above - below);
                 let size = low.abs().max(1.0);
-                assert!(
-                    jump.abs() < 3e-14 * size,
-                    "D = {dim}, kappa = {kappa}: {low} to {high}"
-                );
+                assert!(jump.abs() < 3e-14 * size, "D = {dim}, kappa = {kappa}: {low} to {high}");
             }
         }
     }
@@ -233,20 +176,11 @@ fn every_value_is_finite() {
                 ("closed sigma_u^2", sphere.sigma_u2_closed(kappa)),
             ];
             for (name, value) in values {
-                assert!(
-                    value.is_finite(),
-                    "{name} = {value} at D = {dim}, kappa = {kappa}"
-                );
+                assert!(value.is_finite(), "{name} = {value} at D = {dim}, kappa = {kappa}");
             }
             let sigma = sphere.sigma_eff(kappa);
-            assert!(
-                sigma > 0.0,
-                "sigma_eff = {sigma} at D = {dim}, kappa = {kappa}"
-            );
-            assert!(
-                sphere.kl_approx(sigma) >= 0.0,
-                "KL_approx at D = {dim}, kappa = {kappa}"
-            );
+            assert!(sigma > 0.0, "sigma_eff = {sigma} at D = {dim}, kappa = {kappa}");
+            assert!(sphere.kl_approx(sigma) >= 0.0, "KL_approx at D = {dim}, kappa = {kappa}");
         }
     }
 }

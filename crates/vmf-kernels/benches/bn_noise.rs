@@ -1,12 +1,14 @@
-//! Fused normalization + noise + ReLU against the same chain in Candle's and PyTorch's own operations.
+//! Fused normalization + noise + ReLU against the same chain in Candle's and PyTorch's own
+//! operations.
 //!
 //! ```text
 //! cargo bench -p vmf-kernels --bench bn_noise            64 images, 64 channels, 32 x 32
 //! VMF_PYTHON=/path/to/python cargo bench ...             a Python that has torch; `python3` otherwise
 //! ```
-//! All contenders take turns, round after round, and each is judged by its best round: what is printed are ratios of
-//! times from one run on one machine. One thread is measured in processor time, which other programs on the machine
-//! disturb less; more threads by the clock on the wall. Every contender computes y, du and dsigma, unless its name says otherwise.
+//! All contenders take turns, round after round, and each is judged by its best round: what is
+//! printed are ratios of times from one run on one machine. One thread is measured in processor
+//! time, which other programs on the machine disturb less; more threads by the clock on the wall.
+//! Every contender computes y, du and dsigma, unless its name says otherwise.
 
 use candle_core::{D, Device, Tensor, Var};
 use cpu_time::ProcessTime;
@@ -23,10 +25,8 @@ const ROUNDS: usize = 25;
 
 fn main() {
     for threads in [1, 2] {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .expect("a thread pool");
+        let pool =
+            rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool");
         pool.install(|| compare(threads));
     }
 }
@@ -34,21 +34,9 @@ fn main() {
 fn compare(threads: usize) {
     let count = BATCH * CHANNELS * SIDE * SIDE;
     let mut ours = [
-        Ours::new(
-            "ours, NCHW",
-            Shape::nchw(BATCH, CHANNELS, SIDE * SIDE),
-            true,
-        ),
-        Ours::new(
-            "ours, HWNC",
-            Shape::hwnc(BATCH, CHANNELS, SIDE * SIDE),
-            true,
-        ),
-        Ours::new(
-            "ours, NCHW, no noise",
-            Shape::nchw(BATCH, CHANNELS, SIDE * SIDE),
-            false,
-        ),
+        Ours::new("ours, NCHW", Shape::nchw(BATCH, CHANNELS, SIDE * SIDE), true),
+        Ours::new("ours, HWNC", Shape::hwnc(BATCH, CHANNELS, SIDE * SIDE), true),
+        Ours::new("ours, NCHW, no noise", Shape::nchw(BATCH, CHANNELS, SIDE * SIDE), false),
     ];
     let candle = Candle::new();
     let mut peer = Peer::start(threads);
@@ -58,10 +46,8 @@ fn compare(threads: usize) {
     names.extend(peer.iter().flat_map(|peer| peer.names.clone()));
     let mut best = vec![f64::INFINITY; names.len()];
     for round in 0..ROUNDS {
-        let mut times: Vec<f64> = ours
-            .iter_mut()
-            .map(|ours| timed(threads, || ours.step()))
-            .collect();
+        let mut times: Vec<f64> =
+            ours.iter_mut().map(|ours| timed(threads, || ours.step())).collect();
         // Candle is slow enough to be measured well by fewer rounds.
         times.push(if round % 5 == 0 {
             timed(threads, || candle.step().expect("Candle's chain"))
@@ -99,11 +85,7 @@ fn compare(threads: usize) {
 fn timed(threads: usize, work: impl FnOnce()) -> f64 {
     let (wall, processor) = (Instant::now(), ProcessTime::now());
     work();
-    if threads == 1 {
-        processor.elapsed().as_secs_f64()
-    } else {
-        wall.elapsed().as_secs_f64()
-    }
+    if threads == 1 { processor.elapsed().as_secs_f64() } else { wall.elapsed().as_secs_f64() }
 }
 
 struct Ours {
@@ -130,26 +112,18 @@ impl Ours {
     }
 
     fn step(&mut self) {
-        let term = self.noise.then_some(NoiseTerm {
-            noise: Noise::new(NoiseKey::default()),
-            sigma: &[0.1],
-        });
+        let term = self
+            .noise
+            .then_some(NoiseTerm { noise: Noise::new(NoiseKey::default()), sigma: &[0.1] });
         let statistics =
             forward_train(&self.config, term, &self.u, &mut self.y).expect("valid arguments");
-        let saved = Saved {
-            u: &self.u,
-            y: &self.y,
-            statistics: &statistics,
-        };
+        let saved = Saved { u: &self.u, y: &self.y, statistics: &statistics };
         backward(&self.config, term, saved, &self.dy, &mut self.du).expect("valid arguments");
     }
 }
 
 fn normals(stream: u32) -> Vec<f32> {
-    let noise = Noise::new(NoiseKey {
-        stream,
-        ..NoiseKey::default()
-    });
+    let noise = Noise::new(NoiseKey { stream, ..NoiseKey::default() });
     let mut values = vec![0.0; BATCH * CHANNELS * SIDE * SIDE];
     fill_normals(&noise, 0, &mut values).expect("few enough elements");
     values
@@ -226,13 +200,7 @@ impl Peer {
         output.read_line(&mut line).ok()?;
         let mut fields = line.trim_end().split('\t').map(str::to_string);
         let version = fields.next().filter(|version| !version.is_empty())?;
-        Some(Self {
-            version,
-            names: fields.collect(),
-            child,
-            input,
-            output,
-        })
+        Some(Self { version, names: fields.collect(), child, input, output })
     }
 
     fn step(&mut self) -> Vec<f64> {

@@ -37,11 +37,7 @@ fn run(threads: usize, divisor: usize) {
         "{:>16} | {:^29} | {:^29} | {:^29}",
         "", "forward", "input gradient", "weight gradient"
     );
-    println!(
-        "{:>16} |{}",
-        "size in out",
-        " direct       winograd         |".repeat(3)
-    );
+    println!("{:>16} |{}", "size in out", " direct       winograd         |".repeat(3));
     let mut totals = [[0.0; 2]; 3];
     for (size, inputs, outputs, times) in LAYERS {
         let inputs = if inputs == 3 { 3 } else { inputs / divisor };
@@ -52,9 +48,8 @@ fn run(threads: usize, divisor: usize) {
         let (mut y, mut dx, mut dw) = (dy.clone(), x.clone(), w.clone());
         print!("{size:4} {inputs:5} {:5} |", shape.out_channels);
         for (pass, totals) in totals.iter_mut().enumerate() {
-            for (algorithm, total) in [Algorithm::Direct, Algorithm::Winograd]
-                .into_iter()
-                .zip(totals)
+            for (algorithm, total) in
+                [Algorithm::Direct, Algorithm::Winograd].into_iter().zip(totals)
             {
                 let conv = Conv2d::new(shape).unwrap().with_algorithm(algorithm);
                 let reps = ((4e9 / shape.flops()) as usize).clamp(3, 20);

@@ -1,5 +1,5 @@
-//! GFLOP/s of the matrix product against the processor's peak, in the three forms that a linear layer needs:
-//! `cargo bench -p vmf-kernels --bench gemm -- [threads]`.
+//! GFLOP/s of the matrix product against the processor's peak, in the three forms that a linear
+//! layer needs: `cargo bench -p vmf-kernels --bench gemm -- [threads]`.
 
 mod common;
 
@@ -43,25 +43,13 @@ fn layer(m: usize, n: usize, k: usize) -> [f64; 3] {
     let flops = 2.0 * (m * n * k) as f64;
     let reps = ((2e9 / flops) as usize).clamp(5, 200);
     let forward = best(reps, || {
-        gemm(
-            matrix(&x, m, k),
-            matrix(&w, n, k).transposed(),
-            &mut y,
-            false,
-        )
-        .unwrap();
+        gemm(matrix(&x, m, k), matrix(&w, n, k).transposed(), &mut y, false).unwrap();
     });
     let input_gradient = best(reps, || {
         gemm(matrix(&y, m, n), matrix(&w, n, k), &mut x, false).unwrap();
     });
     let weight_gradient = best(reps, || {
-        gemm(
-            matrix(&y, m, n).transposed(),
-            matrix(&x, m, k),
-            &mut w,
-            false,
-        )
-        .unwrap();
+        gemm(matrix(&y, m, n).transposed(), matrix(&x, m, k), &mut w, false).unwrap();
     });
     [forward, input_gradient, weight_gradient].map(|seconds| flops / seconds * 1e-9)
 }

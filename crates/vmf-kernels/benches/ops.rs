@@ -1,10 +1,11 @@
-//! The operations that [`conv`](../conv.rs) and [`gemm`](../gemm.rs) do not time, beside those of stock Candle:
-//! `cargo bench -p vmf-kernels --bench ops -- [threads]`.
+//! The operations that [`conv`](../conv.rs) and [`gemm`](../gemm.rs) do not time, beside those of
+//! stock Candle: `cargo bench -p vmf-kernels --bench ops -- [threads]`.
 //!
-//! Convolutions of other shapes than 3x3 (forward; input and weight gradient), pooling, conversions of layout and the optimizer's step. The
-//! contenders take turns, and the fastest run of each counts. Ours are in the layout `[position][image][channel]`,
-//! Candle's in its own. Candle has no gradient for a convolution in groups and no optimizer below its tensors: there only
-//! our time is given.
+//! Convolutions of other shapes than 3x3 (forward; input and weight gradient), pooling, conversions
+//! of layout and the optimizer's step. The contenders take turns, and the fastest run of each
+//! counts. Ours are in the layout `[position][image][channel]`, Candle's in its own. Candle has no
+//! gradient for a convolution in groups and no optimizer below its tensors: there only our time is
+//! given.
 
 mod common;
 
@@ -34,7 +35,8 @@ fn main() {
     });
 }
 
-/// One line: times of the forward and of the backward pass, ours and Candle's, and how many times ours Candle's is.
+/// One line: times of the forward and of the backward pass, ours and Candle's, and how many times
+/// ours Candle's is.
 fn print(name: &str, passes: [Option<(f64, Option<f64>)>; 2]) {
     print!("{name:<44}");
     for (pass, width) in passes.into_iter().zip([9, 12]) {
@@ -51,37 +53,18 @@ fn print(name: &str, passes: [Option<(f64, Option<f64>)>; 2]) {
 fn convolutions() {
     let base = ConvShape::same(BATCH, 64, 64, [32, 32], 3);
     let cases = [
-        (
-            "convolution 1x1, 256 to 64, 16x16",
-            ConvShape::same(BATCH, 256, 64, [16, 16], 1),
-        ),
-        (
-            "convolution 5x5, 64 to 64, 16x16",
-            ConvShape::same(BATCH, 64, 64, [16, 16], 5),
-        ),
+        ("convolution 1x1, 256 to 64, 16x16", ConvShape::same(BATCH, 256, 64, [16, 16], 1)),
+        ("convolution 5x5, 64 to 64, 16x16", ConvShape::same(BATCH, 64, 64, [16, 16], 5)),
         (
             "convolution 7x7, stride 2, 3 to 64, 64x64",
-            ConvShape {
-                stride: 2,
-                ..ConvShape::same(BATCH, 3, 64, [64, 64], 7)
-            },
+            ConvShape { stride: 2, ..ConvShape::same(BATCH, 3, 64, [64, 64], 7) },
         ),
         (
             "convolution 3x3, stride 2, 64 to 128, 32x32",
-            ConvShape {
-                stride: 2,
-                out_channels: 128,
-                ..base
-            },
+            ConvShape { stride: 2, out_channels: 128, ..base },
         ),
-        (
-            "convolution 3x3, 4 groups, 64 to 64, 32x32",
-            ConvShape { groups: 4, ..base },
-        ),
-        (
-            "convolution 3x3, depthwise, 64, 32x32",
-            ConvShape { groups: 64, ..base },
-        ),
+        ("convolution 3x3, 4 groups, 64 to 64, 32x32", ConvShape { groups: 4, ..base }),
+        ("convolution 3x3, depthwise, 64, 32x32", ConvShape { groups: 64, ..base }),
     ];
     for (name, shape) in cases {
         let conv = Conv2d::new(shape).expect("a shape");
@@ -102,17 +85,14 @@ fn convolutions() {
         };
         let forward = best_in_turns(
             REPS,
-            [
-                &mut || conv.forward(&x, &w, &mut y).expect("lengths that fit"),
-                &mut || drop(stock(&theirs.0.detach(), &theirs.1.detach())),
-            ],
+            [&mut || conv.forward(&x, &w, &mut y).expect("lengths that fit"), &mut || {
+                drop(stock(&theirs.0.detach(), &theirs.1.detach()))
+            }],
         );
         let graph = stock(&theirs.0, &theirs.1);
         let mut ours = || {
-            conv.input_gradient(&dy, &w, &mut dx)
-                .expect("lengths that fit");
-            conv.weight_gradient(&x, &dy, &mut dw)
-                .expect("lengths that fit");
+            conv.input_gradient(&dy, &w, &mut dx).expect("lengths that fit");
+            conv.weight_gradient(&x, &dy, &mut dw).expect("lengths that fit");
         };
         let backward = if shape.groups == 1 {
             let mut candle = || drop(graph.backward().expect("Candle's gradient"));
@@ -138,23 +118,15 @@ fn pooling() {
     let graph = theirs.max_pool2d(2).expect("Candle's pooling");
     let forward = best_in_turns(
         REPS,
-        [
-            &mut || {
-                pool.max_forward(&x, &mut y, &mut tap)
-                    .expect("lengths that fit")
-            },
-            &mut || drop(theirs.detach().max_pool2d(2).expect("Candle's pooling")),
-        ],
+        [&mut || pool.max_forward(&x, &mut y, &mut tap).expect("lengths that fit"), &mut || {
+            drop(theirs.detach().max_pool2d(2).expect("Candle's pooling"))
+        }],
     );
     let backward = best_in_turns(
         REPS,
-        [
-            &mut || {
-                pool.max_backward(&tap, &dy, &mut dx)
-                    .expect("lengths that fit")
-            },
-            &mut || drop(graph.backward().expect("Candle's gradient")),
-        ],
+        [&mut || pool.max_backward(&tap, &dy, &mut dx).expect("lengths that fit"), &mut || {
+            drop(graph.backward().expect("Candle's gradient"))
+        }],
     );
     let both = |[ours, candle]: [f64; 2]| Some((ours, Some(candle)));
     let name = "maximum of 2x2, 64 channels, 32x32";
@@ -163,20 +135,15 @@ fn pooling() {
     let graph = theirs.avg_pool2d(2).expect("Candle's pooling");
     let forward = best_in_turns(
         REPS,
-        [
-            &mut || pool.average_forward(&x, &mut y).expect("lengths that fit"),
-            &mut || drop(theirs.detach().avg_pool2d(2).expect("Candle's pooling")),
-        ],
+        [&mut || pool.average_forward(&x, &mut y).expect("lengths that fit"), &mut || {
+            drop(theirs.detach().avg_pool2d(2).expect("Candle's pooling"))
+        }],
     );
     let backward = best_in_turns(
         REPS,
-        [
-            &mut || {
-                pool.average_backward(&dy, &mut dx)
-                    .expect("lengths that fit")
-            },
-            &mut || drop(graph.backward().expect("Candle's gradient")),
-        ],
+        [&mut || pool.average_backward(&dy, &mut dx).expect("lengths that fit"), &mut || {
+            drop(graph.backward().expect("Candle's gradient"))
+        }],
     );
     let name = "average of 2x2, 64 channels, 32x32";
     print(name, [both(forward), both(backward)]);
@@ -192,23 +159,16 @@ fn layouts() {
     };
     let [ours, candle] = best_in_turns(
         REPS,
-        [
-            &mut || to_hwnc(&x, BATCH, 64, 32 * 32, &mut to).expect("lengths that fit"),
-            &mut || permuted([2, 3, 0, 1]),
-        ],
+        [&mut || to_hwnc(&x, BATCH, 64, 32 * 32, &mut to).expect("lengths that fit"), &mut || {
+            permuted([2, 3, 0, 1])
+        }],
     );
-    print(
-        "NCHW to HWNC, 64 channels, 32x32",
-        [Some((ours, Some(candle))), None],
-    );
+    print("NCHW to HWNC, 64 channels, 32x32", [Some((ours, Some(candle))), None]);
     let [ours] = best_in_turns(
         REPS,
         [&mut || to_nchw(&x, BATCH, 64, 32 * 32, &mut to).expect("lengths that fit")],
     );
-    print(
-        "HWNC to NCHW, 64 channels, 32x32",
-        [Some((ours, None)), None],
-    );
+    print("HWNC to NCHW, 64 channels, 32x32", [Some((ours, None)), None]);
 }
 
 fn optimizer() {

@@ -1,6 +1,7 @@
-//! A whole training step of VGG16 for 32x32 images, on plain slices: forward, cross entropy, backward, running
-//! statistics and Adam. `cargo bench -p vmf-kernels --bench vgg_step -- [batch] [width divisor] [threads] [steps]`,
-//! with `--no-noise` for the network without noise and `--direct` for the convolution without Winograd's algorithm.
+//! A whole training step of VGG16 for 32x32 images, on plain slices: forward, cross entropy,
+//! backward, running statistics and Adam. `cargo bench -p vmf-kernels --bench vgg_step -- [batch]
+//! [width divisor] [threads] [steps]`, with `--no-noise` for the network without noise and
+//! `--direct` for the convolution without Winograd's algorithm.
 
 mod common;
 
@@ -51,15 +52,7 @@ impl Parameter {
     fn step(&mut self, step: u64) {
         let config = AdamConfig::default();
         let state = (&mut self.mean, &mut self.square);
-        adam(
-            &config,
-            step,
-            &mut self.value,
-            &self.gradient,
-            state.0,
-            state.1,
-        )
-        .unwrap();
+        adam(&config, step, &mut self.value, &self.gradient, state.0, state.1).unwrap();
     }
 }
 
@@ -78,21 +71,14 @@ struct Network {
     bias: Parameter,
     batch: usize,
     noise: bool,
-    /// Gradients by the activations, on their way back: of the layer after, and of the layer before.
+    /// Gradients by the activations, on their way back: of the layer after, and of the layer
+    /// before.
     flow: [Vec<f32>; 2],
 }
 
 fn noise_term(on: bool, layer: usize, step: u64, sigma: &[f32]) -> Option<NoiseTerm<'_, f32>> {
-    let key = NoiseKey {
-        seed: 7,
-        stream: layer as u32,
-        step: step as u32,
-        sample: 0,
-    };
-    on.then(|| NoiseTerm {
-        noise: Noise::new(key),
-        sigma,
-    })
+    let key = NoiseKey { seed: 7, stream: layer as u32, step: step as u32, sample: 0 };
+    on.then(|| NoiseTerm { noise: Noise::new(key), sigma })
 }
 
 impl Network {
@@ -104,21 +90,14 @@ impl Network {
             let shape = ConvShape::same(batch, inputs, outputs, size, 3);
             let conv = Conv2d::new(shape).unwrap().with_algorithm(algorithm);
             let unit = Unit::new(conv);
-            let unit = if pool {
-                unit.max_pool(2).unwrap()
-            } else {
-                unit
-            };
+            let unit = if pool { unit.max_pool(2).unwrap() } else { unit };
             let scale = (24.0 / (9 * inputs) as f32).sqrt();
             let mut sigma = Parameter::new(1, 0.0, 1);
             sigma.value[0] = 0.1;
             layers.push(Layer {
                 weights: Parameter::new(shape.weight_len(), scale, i as u32 + 1),
                 sigma,
-                running: Statistics {
-                    mean: vec![0.0; outputs],
-                    var: vec![1.0; outputs],
-                },
+                running: Statistics { mean: vec![0.0; outputs], var: vec![1.0; outputs] },
                 y: vec![0.0; unit.output_len()],
                 kept: Kept::default(),
                 unit,
@@ -155,10 +134,7 @@ impl Network {
             let x = before.last().map_or(x, |layer| &layer.y);
             let noise = noise_term(self.noise, i, step, &layer.sigma.value);
             let w = &layer.weights.value;
-            layer
-                .unit
-                .forward_train(noise, x, w, &mut layer.y, &mut layer.kept)
-                .unwrap();
+            layer.unit.forward_train(noise, x, w, &mut layer.y, &mut layer.kept).unwrap();
             let count = layer.unit.conv_len() / layer.running.mean.len();
             let batch = &layer.kept.statistics;
             for (running, new) in layer.running.mean.iter_mut().zip(&batch.mean) {
@@ -187,22 +163,14 @@ impl Network {
             let (before, layer) = self.layers.split_at_mut(i);
             let layer = &mut layer[0];
             let x = before.last().map_or(x, |layer| &layer.y);
-            let saved = Saved {
-                x,
-                w: &layer.weights.value,
-                y: &layer.y,
-                kept: &layer.kept,
-            };
+            let saved = Saved { x, w: &layer.weights.value, y: &layer.y, kept: &layer.kept };
             let gradients = Gradients {
                 dx: (i > 0).then(|| &mut dx[..x.len()]),
                 dw: &mut layer.weights.gradient,
             };
             let noise = noise_term(self.noise, i, step, &layer.sigma.value);
             let dy_of_layer = &dy[..layer.y.len()];
-            let dsigma = layer
-                .unit
-                .backward(noise, saved, dy_of_layer, gradients)
-                .unwrap();
+            let dsigma = layer.unit.backward(noise, saved, dy_of_layer, gradients).unwrap();
             layer.sigma.gradient[..dsigma.len()].copy_from_slice(&dsigma);
             std::mem::swap(dy, dx);
         }
@@ -224,10 +192,7 @@ impl Network {
             let x = before.last().map_or(x, |layer| &layer.y);
             let noise = noise_term(self.noise, i, 0, &layer.sigma.value);
             let w = &layer.weights.value;
-            layer
-                .unit
-                .forward_eval(noise, &layer.running, x, w, &mut layer.y)
-                .unwrap();
+            layer.unit.forward_eval(noise, &layer.running, x, w, &mut layer.y).unwrap();
         }
         self.logits(&self.layers.last().unwrap().y)
     }
@@ -265,11 +230,7 @@ fn main() {
     let steps = number(3, 5);
     let has = |name: &str| arguments.iter().any(|a| a == name);
     let noise = !has("--no-noise");
-    let algorithm = if has("--direct") {
-        Algorithm::Direct
-    } else {
-        Algorithm::Auto
-    };
+    let algorithm = if has("--direct") { Algorithm::Direct } else { Algorithm::Auto };
     with_threads(threads, || {
         let mut network = Network::new(batch, divisor, noise, algorithm);
         let x = random(32 * 32 * 3 * batch, 77);
@@ -287,11 +248,8 @@ fn main() {
         let evaluation = common::best(steps, || {
             std::hint::black_box(network.evaluate(&x));
         }) * 1e3;
-        let gflop: f64 = network
-            .layers
-            .iter()
-            .map(|layer| layer.unit.conv().shape().flops() * 3e-9)
-            .sum();
+        let gflop: f64 =
+            network.layers.iter().map(|layer| layer.unit.conv().shape().flops() * 3e-9).sum();
         let [forward, backward, optimizer, step] = best;
         println!(
             "VGG16 batch {batch} width 1/{divisor} threads {threads} noise {noise} {algorithm:?}: step {step:.1} ms \

@@ -72,13 +72,5 @@ pub(crate) fn check_length(
     actual: usize,
     expected: usize,
 ) -> Result<(), Error> {
-    if actual == expected {
-        Ok(())
-    } else {
-        Err(Error::Length {
-            name,
-            actual,
-            expected,
-        })
-    }
+    if actual == expected { Ok(()) } else { Err(Error::Length { name, actual, expected }) }
 }

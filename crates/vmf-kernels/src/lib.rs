@@ -1,17 +1,19 @@
-//! Kernels for Bayesian neural networks whose noise sits behind a normalization layer: operations on plain slices,
-//! on the CPU and on CUDA, with no tensor library in between.
+//! Kernels for Bayesian neural networks whose noise sits behind a normalization layer: operations
+//! on plain slices, on the CPU and on CUDA, with no tensor library in between.
 //!
 //! # Why there is such a crate
 //!
-//! Behind a normalization layer only the direction of a weight matters. A von Mises-Fisher posterior over that
-//! direction then amounts, in high dimension, to one number a layer: the layer computes
+//! Behind a normalization layer only the direction of a weight matters. A von Mises-Fisher
+//! posterior over that direction then amounts, in high dimension, to one number a layer: the layer
+//! computes
 //! ```text
 //! y = BN(w . x) + sigma * z,     z standard normal
 //! ```
-//! Written with the operations of a tensor library, the right-hand side is about a dozen passes over memory and a
-//! tensor of noise that is kept for the backward pass. Here it is one operation, [`bn_noise`], that reads its input
-//! twice, writes its output once and keeps no noise at all. What makes that possible is the idea of [`noise`]: z is a
-//! *function* of the element's index, not the next number of a generator, so whoever needs it computes it.
+//! Written with the operations of a tensor library, the right-hand side is about a dozen passes
+//! over memory and a tensor of noise that is kept for the backward pass. Here it is one operation,
+//! [`bn_noise`], that reads its input twice, writes its output once and keeps no noise at all. What
+//! makes that possible is the idea of [`noise`]: z is a *function* of the element's index, not the
+//! next number of a generator, so whoever needs it computes it.
 //!
 //! # What is here
 //!
@@ -30,15 +32,18 @@
 //!
 //! # What can be relied on
 //!
-//! - **Results do not depend on threads.** A tensor is cut into tasks by its shape alone, and sums are merged in the
-//!   order of the tasks. One thread and twenty give the same bits on one machine.
-//! - **Noise does not depend on layout, threads or device**: integers bit for bit, normals to rounding.
-//! - **Arguments are checked.** A wrong length or an impossible shape is an [`Error`] that says what to do.
+//! - **Results do not depend on threads.** A tensor is cut into tasks by its shape alone, and sums
+//!   are merged in the order of the tasks. One thread and twenty give the same bits on one machine.
+//! - **Noise does not depend on layout, threads or device**: integers bit for bit, normals to
+//!   rounding.
+//! - **Arguments are checked.** A wrong length or an impossible shape is an [`Error`] that says
+//!   what to do.
 //! - **Nothing the size of a tensor is allocated.** Results go to slices that the caller provides.
-//! - **Any x86-64 and any 64-bit ARM.** AVX-512 or AVX2 is used where the processor has it. Set `VMF_ISA=portable` to do
-//!   without.
+//! - **Any x86-64 and any 64-bit ARM.** AVX-512 or AVX2 is used where the processor has it. Set
+//!   `VMF_ISA=portable` to do without.
 //!
-//! Tensors are stored in `f32`, `f64`, `f16` or `bf16` ([`Element`]) and computed in `f32` or `f64` ([`Real`]).
+//! Tensors are stored in `f32`, `f64`, `f16` or `bf16` ([`Element`]) and computed in `f32` or `f64`
+//! ([`Real`]).
 //!
 //! # An example
 //!
@@ -88,9 +93,10 @@ pub use scratch::Scratch;
 
 /// Runs `f` on one of the threads of the current pool.
 ///
-/// A parallel loop that begins outside of the pool wakes it up and waits for it; one that begins on a thread of the pool
-/// shares its work with whoever is awake. So what consists of many short loops had better run inside. `f` must not wait for
-/// a lock: its holder may be waiting for a thread of the pool.
+/// A parallel loop that begins outside of the pool wakes it up and waits for it; one that begins on
+/// a thread of the pool shares its work with whoever is awake. So what consists of many short loops
+/// had better run inside. `f` must not wait for a lock: its holder may be waiting for a thread of
+/// the pool.
 pub(crate) fn on_pool<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|_| f())
 }

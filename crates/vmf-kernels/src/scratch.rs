@@ -1,10 +1,13 @@
-//! Memory that outlives a call, so that kernels do not pay for fresh pages, nor for clearing them, each time.
+//! Memory that outlives a call, so that kernels do not pay for fresh pages, nor for clearing them,
+//! each time.
 //!
-//! A buffer of tens of megabytes that is allocated and freed in every call costs a page fault per 4 KB, more than
-//! the arithmetic done on it. Buffers are therefore kept when they are dropped, and handed out again: small ones by the
-//! thread that used them, in whose cache they are, to whoever asks if they are large or may be dropped on another thread than
-//! they were taken on. A buffer that nobody has asked for in a long time is freed, and a store holds so many at most. While in
-//! use a buffer is in no store, so calls may nest (a worker that waits may run another task meanwhile).
+//! A buffer of tens of megabytes that is allocated and freed in every call costs a page fault per 4
+//! KB, more than the arithmetic done on it. Buffers are therefore kept when they are dropped, and
+//! handed out again: small ones by the thread that used them, in whose cache they are, to whoever
+//! asks if they are large or may be dropped on another thread than they were taken on. A buffer
+//! that nobody has asked for in a long time is freed, and a store holds so many at most. While in
+//! use a buffer is in no store, so calls may nest (a worker that waits may run another task
+//! meanwhile).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -35,10 +38,7 @@ struct Store {
 
 impl Store {
     const fn new() -> Self {
-        Store {
-            requests: 0,
-            idle: Vec::new(),
-        }
+        Store { requests: 0, idle: Vec::new() }
     }
 
     /// The smallest buffer that holds this many lines, unless it is more than twice as long.
@@ -90,7 +90,8 @@ impl Home {
     }
 }
 
-/// A buffer of `f32`, 64-byte aligned, with unspecified contents; its memory is used again when it is dropped.
+/// A buffer of `f32`, 64-byte aligned, with unspecified contents; its memory is used again when it
+/// is dropped.
 #[derive(Default)]
 pub struct Scratch {
     lines: Vec<Line>,
@@ -99,7 +100,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A buffer of `len` numbers whose values are whatever the last user left, to be dropped on this thread.
+    /// A buffer of `len` numbers whose values are whatever the last user left, to be dropped on
+    /// this thread.
     pub fn take(len: usize) -> Scratch {
         match len.div_ceil(LINE) {
             lines if lines < LARGE => Scratch::from(Home::Own, len),
@@ -107,8 +109,8 @@ impl Scratch {
         }
     }
 
-    /// The same, to be kept and dropped on any thread. In a thread's own store, such buffers would gather on the thread that
-    /// drops them while the one that takes them allocates ever more.
+    /// The same, to be kept and dropped on any thread. In a thread's own store, such buffers would
+    /// gather on the thread that drops them while the one that takes them allocates ever more.
     pub fn take_to_keep(len: usize) -> Scratch {
         Scratch::from(Home::Common, len)
     }
@@ -169,7 +171,8 @@ pub(crate) struct Shared<'a> {
     lifetime: std::marker::PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it is a borrow of `[f32]`; that no element is shared between threads is the contract of `at`.
+// SAFETY: it is a borrow of `[f32]`; that no element is shared between threads is the contract of
+// `at`.
 unsafe impl Send for Shared<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Shared<'_> {}
@@ -177,11 +180,7 @@ unsafe impl Sync for Shared<'_> {}
 impl<'a> Shared<'a> {
     /// Shares a slice for as long as it is borrowed.
     pub(crate) fn new(data: &'a mut [f32]) -> Self {
-        Shared {
-            data: data.as_mut_ptr(),
-            len: data.len(),
-            lifetime: std::marker::PhantomData,
-        }
+        Shared { data: data.as_mut_ptr(), len: data.len(), lifetime: std::marker::PhantomData }
     }
 
     /// A pointer to element `index`, from which `span` elements may be reached.
@@ -247,12 +246,7 @@ mod tests {
             store.put(vec![Line([0.0; LINE]); 1]);
         }
         assert_eq!(store.idle.len(), MOST);
-        assert!(
-            store
-                .idle
-                .iter()
-                .all(|(since, _)| *since >= 2 * MOST as u64)
-        );
+        assert!(store.idle.iter().all(|(since, _)| *since >= 2 * MOST as u64));
     }
 
     #[test]

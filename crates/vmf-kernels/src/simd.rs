@@ -1,11 +1,13 @@
 //! One source, several instruction sets: how a kernel is compiled for each and chosen at run time.
 //!
-//! A kernel is a type that implements [`Kernel`]. Its `run` is ordinary Rust over slices and small arrays,
-//! marked `#[inline(always)]`; [`dispatch`] inlines it into a function that is compiled with AVX-512, with
-//! AVX2 and FMA, or with the target's baseline, and LLVM vectorizes the same loops for each.
+//! A kernel is a type that implements [`Kernel`]. Its `run` is ordinary Rust over slices and small
+//! arrays, marked `#[inline(always)]`; [`dispatch`] inlines it into a function that is compiled
+//! with AVX-512, with AVX2 and FMA, or with the target's baseline, and LLVM vectorizes the same
+//! loops for each.
 //!
-//! The choice is made once per process: the best set the processor has, or the one named by the environment
-//! variable `VMF_ISA` (`avx512`, `avx2` or `portable`), which is how the tests reach every path.
+//! The choice is made once per process: the best set the processor has, or the one named by the
+//! environment variable `VMF_ISA` (`avx512`, `avx2` or `portable`), which is how the tests reach
+//! every path.
 
 use crate::error::Error;
 use std::fmt;
@@ -51,7 +53,8 @@ impl Isa {
         }
     }
 
-    /// The instruction set in use: the best available, unless `VMF_ISA` names another available one.
+    /// The instruction set in use: the best available, unless `VMF_ISA` names another available
+    /// one.
     pub fn current() -> Isa {
         static CURRENT: OnceLock<Isa> = OnceLock::new();
         *CURRENT.get_or_init(|| match Isa::requested() {
@@ -60,8 +63,9 @@ impl Isa {
         })
     }
 
-    /// The one that `VMF_ISA` names, if it is set; an error if that is none, or if this processor does not have it. Kernels
-    /// do not mind such a mistake, and use what they can: a program may ask here, to tell its user.
+    /// The one that `VMF_ISA` names, if it is set; an error if that is none, or if this processor
+    /// does not have it. Kernels do not mind such a mistake, and use what they can: a program
+    /// may ask here, to tell its user.
     pub fn requested() -> Result<Option<Isa>, Error> {
         match std::env::var_os("VMF_ISA") {
             None => Ok(None),
@@ -76,12 +80,11 @@ impl Isa {
             "portable" => Some(Isa::Portable),
             _ => None,
         };
-        isa.filter(|isa| isa.is_available())
-            .ok_or_else(|| Error::Value {
-                name: "VMF_ISA",
-                value: name.into(),
-                requirement: "avx512, avx2 or portable, and one that this processor has",
-            })
+        isa.filter(|isa| isa.is_available()).ok_or_else(|| Error::Value {
+            name: "VMF_ISA",
+            value: name.into(),
+            requirement: "avx512, avx2 or portable, and one that this processor has",
+        })
     }
 }
 
@@ -95,10 +98,11 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Asks for the cache line at `p`, which need not be a valid address, to be brought into the second-level cache.
+/// Asks for the cache line at `p`, which need not be a valid address, to be brought into the
+/// second-level cache.
 ///
-/// Into the first it would often come in vain: what kernels ask for lies large powers of two apart, in few of its sets, and
-/// is driven out before it is read.
+/// Into the first it would often come in vain: what kernels ask for lies large powers of two apart,
+/// in few of its sets, and is driven out before it is read.
 #[inline(always)]
 pub(crate) fn prefetch_line<T>(p: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -124,7 +128,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `f32` lanes in one vector register.
     const LANES: usize;
 
-    /// `a * b + c`, fused where the hardware fuses, in two roundings where a fused product would be a slow call.
+    /// `a * b + c`, fused where the hardware fuses, in two roundings where a fused product would be
+    /// a slow call.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
 
     /// The same in double precision.
@@ -136,8 +141,9 @@ pub trait Kernel {
     /// What it returns.
     type Output;
 
-    /// The computation. Implementations must be `#[inline(always)]`, and so must every function they call in
-    /// their inner loops: only inlined code is compiled for the chosen instruction set.
+    /// The computation. Implementations must be `#[inline(always)]`, and so must every function
+    /// they call in their inner loops: only inlined code is compiled for the chosen instruction
+    /// set.
     fn run<S: Simd>(self) -> Self::Output;
 }
 
@@ -244,10 +250,7 @@ mod tests {
         assert_eq!(Isa::named("portable").unwrap(), Isa::Portable);
         assert_eq!(Isa::named("avx2").is_ok(), Isa::Avx2.is_available());
         let error = Isa::named("avx51").unwrap_err().to_string();
-        assert!(
-            error.contains("VMF_ISA") && error.contains("avx51"),
-            "{error}"
-        );
+        assert!(error.contains("VMF_ISA") && error.contains("avx51"), "{error}");
     }
 
     #[test]

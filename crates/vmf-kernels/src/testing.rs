@@ -24,9 +24,7 @@ impl Rng {
     /// About standard normal: the sum of four uniforms, scaled.
     pub(crate) fn normal(&mut self) -> f32 {
         let bits = self.next();
-        let sum: f32 = (0..4)
-            .map(|i| ((bits >> (16 * i)) & 0xFFFF) as f32 / 65536.0 - 0.5)
-            .sum();
+        let sum: f32 = (0..4).map(|i| ((bits >> (16 * i)) & 0xFFFF) as f32 / 65536.0 - 0.5).sum();
         sum * 3f32.sqrt()
     }
 
@@ -35,7 +33,8 @@ impl Rng {
     }
 }
 
-/// Asserts that every element is within `tolerance` of the reference, relative to the reference's largest.
+/// Asserts that every element is within `tolerance` of the reference, relative to the reference's
+/// largest.
 #[track_caller]
 pub(crate) fn assert_close(found: &[f32], expected: &[f64], tolerance: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: lengths");
@@ -51,9 +50,5 @@ pub(crate) fn assert_close(found: &[f32], expected: &[f64], tolerance: f64, what
 
 /// Runs `f` in a pool of `threads`.
 pub(crate) fn with_threads<T: Send>(threads: usize, f: impl FnOnce() -> T + Send) -> T {
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .unwrap()
-        .install(f)
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(f)
 }

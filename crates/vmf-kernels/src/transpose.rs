@@ -3,10 +3,11 @@
 use crate::simd::prefetch_line;
 use crate::vector::Vector;
 
-/// Number j of row i, at `from[i * row + j]`, goes to `to[places[j] + i]`, for all j and for `rows` rows.
+/// Number j of row i, at `from[i * row + j]`, goes to `to[places[j] + i]`, for all j and for `rows`
+/// rows.
 ///
-/// What lies `ahead` of the numbers that are read is asked for meanwhile: rows are too short, and too far from each other,
-/// for the processor to foresee them.
+/// What lies `ahead` of the numbers that are read is asked for meanwhile: rows are too short, and
+/// too far from each other, for the processor to foresee them.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`.
@@ -27,8 +28,8 @@ pub(crate) unsafe fn transpose<V: Vector>(
     for (eight, places) in eights.iter().enumerate() {
         let columns = places.map(|place| to[place..][..rows].as_mut_ptr());
         for i in (0..rows - rows % 8).step_by(8) {
-            // SAFETY: eight rows from i on, and eight numbers of each, are inside `from`; `rows` places from each column's on
-            // are inside `to`.
+            // SAFETY: eight rows from i on, and eight numbers of each, are inside `from`; `rows`
+            // places from each column's on are inside `to`.
             unsafe {
                 let from = from.as_ptr().add(i * row + 8 * eight);
                 for next in 0..8 {

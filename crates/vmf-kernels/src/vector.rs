@@ -1,15 +1,18 @@
-//! Vector registers as values, for the kernels whose speed hangs on which numbers stay in registers.
+//! Vector registers as values, for the kernels whose speed hangs on which numbers stay in
+//! registers.
 //!
-//! Loops over slices are left to LLVM (see [`crate::simd`]). A register tile or a 6x6 Winograd transform is not
-//! such a loop: it wants a fixed number of accumulators that never touch memory, so it is written over this trait
-//! and instantiated with the register type of each instruction set.
+//! Loops over slices are left to LLVM (see [`crate::simd`]). A register tile or a 6x6 Winograd
+//! transform is not such a loop: it wants a fixed number of accumulators that never touch memory,
+//! so it is written over this trait and instantiated with the register type of each instruction
+//! set.
 
 use crate::simd::Isa;
 
 /// One vector register of `f32`.
 ///
-/// Values come only from [`splat`](Vector::splat), [`load`](Vector::load) and their like, which are unsafe because
-/// the processor must have the instruction set; whoever holds a value may therefore calculate with it safely.
+/// Values come only from [`splat`](Vector::splat), [`load`](Vector::load) and their like, which are
+/// unsafe because the processor must have the instruction set; whoever holds a value may therefore
+/// calculate with it safely.
 pub(crate) trait Vector: Copy {
     /// `f32` lanes in the register.
     const LANES: usize;
@@ -47,10 +50,12 @@ pub(crate) trait Vector: Copy {
     /// `self * factor + term`, fused where the hardware fuses.
     fn mul_add(self, factor: Self, term: Self) -> Self;
 
-    /// Transposes eight rows of eight numbers: number j of row i, at `from + i * row + j`, goes to `to[j] + i`.
+    /// Transposes eight rows of eight numbers: number j of row i, at `from + i * row + j`, goes to
+    /// `to[j] + i`.
     ///
     /// # Safety
-    /// As [`splat`](Vector::splat); every address is readable, or writable, and the two do not overlap.
+    /// As [`splat`](Vector::splat); every address is readable, or writable, and the two do not
+    /// overlap.
     #[inline(always)]
     unsafe fn transpose8(from: *const f32, row: usize, to: [*mut f32; 8]) {
         for (j, to) in to.into_iter().enumerate() {
@@ -103,7 +108,8 @@ pub(crate) trait Vector: Copy {
 /// Lanes of the longest register.
 const MAX_LANES: usize = 16;
 
-/// A computation over one register type, as [`Kernel`](crate::simd::Kernel) is one over an instruction set.
+/// A computation over one register type, as [`Kernel`](crate::simd::Kernel) is one over an
+/// instruction set.
 pub(crate) trait VectorKernel {
     /// What it returns.
     type Output;
@@ -115,7 +121,8 @@ pub(crate) trait VectorKernel {
     unsafe fn run<V: Vector>(self) -> Self::Output;
 }
 
-/// Runs a kernel with the register type of `isa`, or of the baseline where the processor does not have it.
+/// Runs a kernel with the register type of `isa`, or of the baseline where the processor does not
+/// have it.
 pub(crate) fn dispatch_vector<K: VectorKernel>(isa: Isa, kernel: K) -> K::Output {
     // SAFETY: each function is called only on a processor that has its instruction set.
     unsafe {
@@ -207,7 +214,8 @@ mod x86 {
         unsafe { kernel.run::<__m256>() }
     }
 
-    /// [`Vector::transpose8`] in three rounds: pairs of rows, pairs of pairs, then the halves of the registers.
+    /// [`Vector::transpose8`] in three rounds: pairs of rows, pairs of pairs, then the halves of
+    /// the registers.
     ///
     /// # Safety
     /// As there, and the processor has AVX.
@@ -223,7 +231,8 @@ mod x86 {
             }
             let mut fours = pairs;
             for i in [0, 1, 4, 5] {
-                // Of rows 0 to 3, and of rows 4 to 7: columns 0 and 4, 1 and 5 (from i), 2 and 6, 3 and 7 (from i + 1).
+                // Of rows 0 to 3, and of rows 4 to 7: columns 0 and 4, 1 and 5 (from i), 2 and 6, 3
+                // and 7 (from i + 1).
                 let column = i / 4 * 4 + i % 4 * 2;
                 fours[column] = _mm256_shuffle_ps::<0x44>(pairs[i], pairs[i + 2]);
                 fours[column + 1] = _mm256_shuffle_ps::<0xee>(pairs[i], pairs[i + 2]);
@@ -326,10 +335,7 @@ mod tests {
             unsafe {
                 let p = self.0.as_mut_ptr();
                 let x = V::load(p);
-                x.mul_add(V::splat(2.0), V::splat(1.0))
-                    .add(x)
-                    .sub(V::splat(0.5))
-                    .store(p);
+                x.mul_add(V::splat(2.0), V::splat(1.0)).add(x).sub(V::splat(0.5)).store(p);
                 V::load_first(p, 3).store_first(p.add(V::LANES), 3);
             }
             V::LANES

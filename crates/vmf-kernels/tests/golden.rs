@@ -1,4 +1,5 @@
-//! The operation against PyTorch's `batch_norm` and autograd; `golden/bn_noise.py` made the numbers.
+//! The operation against PyTorch's `batch_norm` and autograd; `golden/bn_noise.py` made the
+//! numbers.
 
 use serde::Deserialize;
 use vmf_kernels::bn_noise::{
@@ -45,19 +46,9 @@ fn cases() -> Vec<Case> {
 
 impl Case {
     fn noise(&self) -> Noise {
-        let Key {
-            seed,
-            stream,
-            step,
-            sample,
-        } = self.key;
+        let Key { seed, stream, step, sample } = self.key;
         Noise {
-            key: NoiseKey {
-                seed,
-                stream,
-                step,
-                sample,
-            },
+            key: NoiseKey { seed, stream, step, sample },
             elements_per_sample: self.elements_per_sample,
         }
     }
@@ -74,10 +65,7 @@ impl Case {
     fn check<E: Element>(&self, shape: Shape, tolerance: f64) {
         let config = Config::new(shape).relu(self.relu);
         let sigma: Vec<E::Real> = self.sigma.iter().map(|&s| E::Real::from_f64(s)).collect();
-        let term = Some(NoiseTerm {
-            noise: self.noise(),
-            sigma: &sigma,
-        });
+        let term = Some(NoiseTerm { noise: self.noise(), sigma: &sigma });
         let u: Vec<E> = self.laid_out(shape, &self.u);
         let dy: Vec<E> = self.laid_out(shape, &self.dy);
         let mut y = u.clone();
@@ -93,28 +81,17 @@ impl Case {
             assert!((running_mean - self.running_mean[c]).abs() < tolerance * (1.0 + running_mean));
             assert!((running_var - self.running_var[c]).abs() < tolerance);
         }
-        let saved = Saved {
-            u: &u,
-            y: &y,
-            statistics: &statistics,
-        };
+        let saved = Saved { u: &u, y: &y, statistics: &statistics };
         let dsigma = backward(&config, term, saved, &dy, &mut du).unwrap();
         let scale = self.train.du.iter().fold(1.0, |m: f64, v| m.max(v.abs()));
         assert_close("train du", shape, &du, &self.train.du, tolerance * scale);
         assert_sums("train dsigma", &dsigma, &self.train.dsigma, tolerance);
 
-        let running = Statistics {
-            mean: self.running_mean.clone(),
-            var: self.running_var.clone(),
-        };
+        let running = Statistics { mean: self.running_mean.clone(), var: self.running_var.clone() };
         forward_eval(&config, term, &running, &u, &mut y).unwrap();
         let scale = self.eval.y.iter().fold(1.0, |m: f64, v| m.max(v.abs()));
         assert_close("eval y", shape, &y, &self.eval.y, tolerance * scale);
-        let saved = Saved {
-            u: &u,
-            y: &y,
-            statistics: &running,
-        };
+        let saved = Saved { u: &u, y: &y, statistics: &running };
         let dsigma = backward_eval(&config, term, saved, &dy, &mut du).unwrap();
         assert_close("eval du", shape, &du, &self.eval.du, tolerance);
         assert_sums("eval dsigma", &dsigma, &self.eval.dsigma, tolerance);
@@ -140,10 +117,7 @@ fn assert_sums<R: Real>(what: &str, got: &[R], expected: &[f64], tolerance: f64)
     assert_eq!(got.len(), expected.len(), "{what}");
     for (got, expected) in got.iter().zip(expected) {
         let error = (got.to_f64() - expected).abs();
-        assert!(
-            error <= 20.0 * tolerance,
-            "{what}: {got:?} instead of {expected}"
-        );
+        assert!(error <= 20.0 * tolerance, "{what}: {got:?} instead of {expected}");
     }
 }
 
@@ -169,7 +143,8 @@ fn double_precision_agrees_with_pytorch() {
 
 #[test]
 fn single_precision_agrees_with_pytorch() {
-    // The last case has mean 100 and deviation 0.01: its inputs themselves lose four digits when rounded to f32.
+    // The last case has mean 100 and deviation 0.01: its inputs themselves lose four digits when
+    // rounded to f32.
     let cases = cases();
     let (last, others) = cases.split_last().unwrap();
     for (case, tolerance) in others.iter().map(|c| (c, 1e-5)).chain([(last, 2e-3)]) {

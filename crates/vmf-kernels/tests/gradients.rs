@@ -7,20 +7,12 @@ use vmf_kernels::bn_noise::{
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 
 const NOISE: Noise = Noise {
-    key: NoiseKey {
-        seed: 2024,
-        stream: 3,
-        step: 9,
-        sample: 1,
-    },
+    key: NoiseKey { seed: 2024, stream: 3, step: 9, sample: 1 },
     elements_per_sample: None,
 };
 
 fn values(stream: u32, count: usize) -> Vec<f64> {
-    let key = NoiseKey {
-        stream,
-        ..NoiseKey::default()
-    };
+    let key = NoiseKey { stream, ..NoiseKey::default() };
     let mut values = vec![0.0; count];
     fill_normals(&key.into(), 0, &mut values).unwrap();
     values
@@ -35,10 +27,7 @@ struct Loss {
 
 impl Loss {
     fn forward(&self, u: &[f64], sigma: &[f64]) -> (Vec<f64>, Statistics) {
-        let term = Some(NoiseTerm {
-            noise: NOISE,
-            sigma,
-        });
+        let term = Some(NoiseTerm { noise: NOISE, sigma });
         let mut y = vec![0.0; u.len()];
         let statistics = match &self.running {
             None => forward_train(&self.config, term, u, &mut y).unwrap(),
@@ -57,28 +46,17 @@ impl Loss {
 
     fn gradient(&self, u: &[f64], sigma: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let (y, statistics) = self.forward(u, sigma);
-        let term = Some(NoiseTerm {
-            noise: NOISE,
-            sigma,
-        });
-        let saved = Saved {
-            u,
-            y: &y,
-            statistics: &statistics,
-        };
+        let term = Some(NoiseTerm { noise: NOISE, sigma });
+        let saved = Saved { u, y: &y, statistics: &statistics };
         let mut du = vec![0.0; u.len()];
-        let backward = if self.running.is_some() {
-            backward_eval
-        } else {
-            backward
-        };
+        let backward = if self.running.is_some() { backward_eval } else { backward };
         let dsigma = backward(&self.config, term, saved, &self.dy, &mut du).unwrap();
         (du, dsigma)
     }
 }
 
-/// (f(x + h) - f(x - h)) / 2h has an error of order h^2 = 1e-10; it is this close unless an element crosses ReLU's
-/// corner within h, which none of these does.
+/// (f(x + h) - f(x - h)) / 2h has an error of order h^2 = 1e-10; it is this close unless an element
+/// crosses ReLU's corner within h, which none of these does.
 fn assert_gradient(what: &str, x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) {
     const STEP: f64 = 1e-5;
     for i in 0..x.len() {
@@ -133,22 +111,16 @@ fn gradients_are_those_of_the_forward_pass() {
     }
 }
 
-/// One element of dy is one, the others zero: dsigma is then the noise of that element, as the backward pass sees it.
+/// One element of dy is one, the others zero: dsigma is then the noise of that element, as the
+/// backward pass sees it.
 #[test]
 fn the_backward_pass_sees_the_noise_of_the_forward_pass() {
-    for shape in [
-        Shape::nchw(2, 3, 8),
-        Shape::hwnc(2, 3, 8),
-        Shape::hwnc(2, 3, 5),
-    ] {
+    for shape in [Shape::nchw(2, 3, 8), Shape::hwnc(2, 3, 8), Shape::hwnc(2, 3, 5)] {
         for relu in [false, true] {
             let count = shape.elements();
             let u = values(1, count);
-            let mut loss = Loss {
-                config: Config::new(shape).relu(relu),
-                running: None,
-                dy: vec![0.0; count],
-            };
+            let mut loss =
+                Loss { config: Config::new(shape).relu(relu), running: None, dy: vec![0.0; count] };
             let (without, _) = loss.forward(&u, &[0.0]);
             let (with, _) = loss.forward(&u, &[1.0]);
             for i in 0..count {

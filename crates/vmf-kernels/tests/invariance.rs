@@ -6,18 +6,10 @@ use vmf_kernels::bn_noise::{
 };
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 
-const KEY: NoiseKey = NoiseKey {
-    seed: 0xdead_beef_0000_0001,
-    stream: 11,
-    step: 12,
-    sample: 13,
-};
+const KEY: NoiseKey = NoiseKey { seed: 0xdead_beef_0000_0001, stream: 11, step: 12, sample: 13 };
 
 fn values(stream: u32, count: usize) -> Vec<f32> {
-    let key = NoiseKey {
-        stream,
-        ..NoiseKey::default()
-    };
+    let key = NoiseKey { stream, ..NoiseKey::default() };
     let mut values = vec![0.0; count];
     fill_normals(&key.into(), 0, &mut values).unwrap();
     values
@@ -37,25 +29,13 @@ fn step(config: &Config, noise: Noise, sigma: &[f32], u: &[f32], dy: &[f32]) -> 
     let mut y = vec![0.0; u.len()];
     let mut du = vec![0.0; u.len()];
     let statistics = forward_train(config, term, u, &mut y).unwrap();
-    let saved = Saved {
-        u,
-        y: &y,
-        statistics: &statistics,
-    };
+    let saved = Saved { u, y: &y, statistics: &statistics };
     let dsigma = backward(config, term, saved, dy, &mut du).unwrap();
-    Outcome {
-        statistics,
-        y,
-        du,
-        dsigma,
-    }
+    Outcome { statistics, y, du, dsigma }
 }
 
 fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .unwrap();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(work)
 }
 
@@ -74,10 +54,7 @@ fn any_number_of_threads_gives_the_same_bits() {
             let run = || step(&config, Noise::new(KEY), &[0.5], &u, &dy);
             let one = with_threads(1, run);
             for threads in [2, 3, 7] {
-                assert!(
-                    one == with_threads(threads, run),
-                    "{shape:?}, {threads} threads"
-                );
+                assert!(one == with_threads(threads, run), "{shape:?}, {threads} threads");
             }
         }
     }
@@ -135,27 +112,18 @@ fn folded_samples_are_separate_samples() {
     let (samples, n, c, s) = (3, 2, 5, 12);
     for make in [Shape::nchw, Shape::hwnc] {
         let (folded, single) = (make(samples * n, c, s), make(n, c, s));
-        let statistics = Statistics {
-            mean: vec![0.1; c],
-            var: vec![0.8; c],
-        };
+        let statistics = Statistics { mean: vec![0.1; c], var: vec![0.8; c] };
         let u = values(1, folded.elements());
         let evaluate = |shape: Shape, noise: Noise, u: &[f32]| {
             let mut y = vec![0.0; u.len()];
-            let term = Some(NoiseTerm {
-                noise,
-                sigma: &[0.7f32],
-            });
+            let term = Some(NoiseTerm { noise, sigma: &[0.7f32] });
             forward_eval(&Config::new(shape), term, &statistics, u, &mut y).unwrap();
             y
         };
         let noise = Noise::folded(KEY, single.elements() as u64);
         let together = evaluate(folded, noise, &u);
         for sample in 0..samples {
-            let key = NoiseKey {
-                sample: KEY.sample + sample as u32,
-                ..KEY
-            };
+            let key = NoiseKey { sample: KEY.sample + sample as u32, ..KEY };
             let image = |i: usize| {
                 let at = |shape: Shape, n: usize, c: usize, s: usize| shape.offset(n, c, s);
                 let (row, s) = (i / single.spatial, i % single.spatial);
@@ -179,13 +147,8 @@ fn folded_samples_are_separate_samples() {
 #[test]
 fn one_element_per_channel_is_normalized_to_zero() {
     for shape in [Shape::nchw(1, 5, 1), Shape::hwnc(1, 5, 1)] {
-        let outcome = step(
-            &Config::new(shape),
-            Noise::new(KEY),
-            &[1.0],
-            &values(1, 5),
-            &values(2, 5),
-        );
+        let outcome =
+            step(&Config::new(shape), Noise::new(KEY), &[1.0], &values(1, 5), &values(2, 5));
         let mut z = vec![0f32; 5];
         fill_normals(&KEY.into(), 0, &mut z).unwrap();
         assert_eq!(outcome.statistics.var, vec![0.0; 5]);
@@ -217,11 +180,7 @@ fn wrong_arguments_are_refused() {
     let plain = Noise::new(KEY);
 
     let short = forward_train(&config, None, &u[1..], &mut y);
-    let expected = Error::Length {
-        name: "u",
-        actual: 47,
-        expected: 48,
-    };
+    let expected = Error::Length { name: "u", actual: 47, expected: 48 };
     assert_eq!(short.unwrap_err(), expected);
     assert!(forward_train(&config, None, &u, &mut y[..3]).is_err());
 
@@ -252,17 +211,10 @@ fn wrong_arguments_are_refused() {
     }
 
     let statistics = forward_train(&config, None, &u, &mut y).unwrap();
-    let short = Statistics {
-        mean: vec![0.0; 5],
-        var: vec![1.0; 6],
-    };
+    let short = Statistics { mean: vec![0.0; 5], var: vec![1.0; 6] };
     assert!(forward_eval(&config, None, &short, &u, &mut y).is_err());
     let mut du = vec![0f32; 48];
-    let saved = Saved {
-        u: &u,
-        y: &[],
-        statistics: &statistics,
-    };
+    let saved = Saved { u: &u, y: &[], statistics: &statistics };
     assert!(backward(&config, None, saved, &u, &mut du).is_err());
     assert!(backward(&config.relu(false), None, saved, &u, &mut du).is_ok());
     assert!(backward(&config.relu(false), None, saved, &u[1..], &mut du).is_err());

@@ -1,19 +1,16 @@
-//! Whether the noise is standard normal, and independent between elements, streams, steps, samples and seeds.
+//! Whether the noise is standard normal, and independent between elements, streams, steps, samples
+//! and seeds.
 //!
-//! The noise is a fixed function, so these tests cannot fail by chance from one run to the next. Each bound is five
-//! standard errors of the statistic under the hypothesis, or the critical value for a probability of 10^-6: a sound
-//! generator would fail one of them once in a million choices of the key.
+//! The noise is a fixed function, so these tests cannot fail by chance from one run to the next.
+//! Each bound is five standard errors of the statistic under the hypothesis, or the critical value
+//! for a probability of 10^-6: a sound generator would fail one of them once in a million choices
+//! of the key.
 
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 
 const COUNT: usize = 1 << 20;
 
-const KEY: NoiseKey = NoiseKey {
-    seed: 42,
-    stream: 1,
-    step: 100,
-    sample: 0,
-};
+const KEY: NoiseKey = NoiseKey { seed: 42, stream: 1, step: 100, sample: 0 };
 
 fn normals(key: NoiseKey) -> Vec<f64> {
     let mut single = vec![0f32; COUNT];
@@ -29,23 +26,14 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 /// The k-th sample moment has variance (E z^2k - (E z^k)^2) / n: 1, 2, 15 and 96 over n.
 #[test]
 fn the_first_four_moments_are_normal() {
-    for key in [
-        KEY,
-        NoiseKey {
-            seed: u64::MAX,
-            ..KEY
-        },
-    ] {
+    for key in [KEY, NoiseKey { seed: u64::MAX, ..KEY }] {
         let z = normals(key);
         for (power, expected, variance) in
             [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]
         {
             let moment = mean(z.iter().map(|z: &f64| z.powi(power)));
             let bound = 5.0 * (variance / COUNT as f64).sqrt();
-            assert!(
-                (moment - expected).abs() < bound,
-                "moment {power} is {moment}"
-            );
+            assert!((moment - expected).abs() < bound, "moment {power} is {moment}");
         }
     }
 }
@@ -76,7 +64,8 @@ fn the_distribution_is_normal() {
     assert!(n.sqrt() * distance < 2.69, "{}", n.sqrt() * distance);
 }
 
-/// The tails: how many exceed 3, 4 and 5 in absolute value, within five deviations of a Poisson count.
+/// The tails: how many exceed 3, 4 and 5 in absolute value, within five deviations of a Poisson
+/// count.
 #[test]
 fn the_tails_are_normal() {
     let z = normals(KEY);
@@ -90,8 +79,8 @@ fn the_tails_are_normal() {
     }
 }
 
-/// Between independent normals a product has mean 0 and variance 1. So has the product of (z^2 - 1) / sqrt 2, which
-/// would show a common radius, and that of the signs of cosine and sine.
+/// Between independent normals a product has mean 0 and variance 1. So has the product of (z^2 - 1)
+/// / sqrt 2, which would show a common radius, and that of the signs of cosine and sine.
 fn assert_independent(what: &str, a: &[f64], b: &[f64]) {
     let bound = 5.0 / (a.len().min(b.len()) as f64).sqrt();
     let pairs = || a.iter().zip(b);
@@ -99,10 +88,7 @@ fn assert_independent(what: &str, a: &[f64], b: &[f64]) {
     let squares = mean(pairs().map(|(a, b)| (a * a - 1.0) * (b * b - 1.0) / 2.0));
     let signs = mean(pairs().map(|(a, b)| a.signum() * b.signum()));
     for correlation in [values, squares, signs] {
-        assert!(
-            correlation.abs() < bound,
-            "{what}: {values} {squares} {signs}, bound {bound}"
-        );
+        assert!(correlation.abs() < bound, "{what}: {values} {squares} {signs}, bound {bound}");
     }
 }
 
@@ -117,70 +103,32 @@ fn neighbours_are_independent() {
 #[test]
 fn streams_steps_samples_and_seeds_are_independent() {
     let z = normals(KEY);
-    let NoiseKey {
-        seed,
-        stream,
-        step,
-        sample,
-    } = KEY;
+    let NoiseKey { seed, stream, step, sample } = KEY;
     let others = [
-        NoiseKey {
-            stream: stream + 1,
-            ..KEY
-        },
-        NoiseKey {
-            stream: stream ^ 1 << 31,
-            ..KEY
-        },
-        NoiseKey {
-            step: step + 1,
-            ..KEY
-        },
-        NoiseKey {
-            step: step ^ 1 << 31,
-            ..KEY
-        },
-        NoiseKey {
-            sample: sample + 1,
-            ..KEY
-        },
-        NoiseKey {
-            sample: sample ^ 1 << 31,
-            ..KEY
-        },
-        NoiseKey {
-            seed: seed + 1,
-            ..KEY
-        },
-        NoiseKey {
-            seed: seed ^ 1 << 63,
-            ..KEY
-        },
+        NoiseKey { stream: stream + 1, ..KEY },
+        NoiseKey { stream: stream ^ 1 << 31, ..KEY },
+        NoiseKey { step: step + 1, ..KEY },
+        NoiseKey { step: step ^ 1 << 31, ..KEY },
+        NoiseKey { sample: sample + 1, ..KEY },
+        NoiseKey { sample: sample ^ 1 << 31, ..KEY },
+        NoiseKey { seed: seed + 1, ..KEY },
+        NoiseKey { seed: seed ^ 1 << 63, ..KEY },
         // the words of the counter are not interchangeable
-        NoiseKey {
-            stream: step,
-            step: stream,
-            ..KEY
-        },
-        NoiseKey {
-            step: sample,
-            sample: step,
-            ..KEY
-        },
+        NoiseKey { stream: step, step: stream, ..KEY },
+        NoiseKey { step: sample, sample: step, ..KEY },
     ];
     for other in others {
         assert_independent(&format!("{other:?}"), &z, &normals(other));
     }
 }
 
-/// Many keys, one element: what a single weight sees from step to step, and what a layer sees from sample to sample.
+/// Many keys, one element: what a single weight sees from step to step, and what a layer sees from
+/// sample to sample.
 #[test]
 fn one_element_is_normal_over_steps_streams_and_samples() {
     let count = 1 << 17;
     let over = |key_of: &dyn Fn(u32) -> NoiseKey| -> Vec<f64> {
-        (0..count)
-            .map(|i| vmf_kernels::noise::normal(key_of(i), 5))
-            .collect()
+        (0..count).map(|i| vmf_kernels::noise::normal(key_of(i), 5)).collect()
     };
     let series = [
         over(&|step| NoiseKey { step, ..KEY }),
@@ -195,8 +143,8 @@ fn one_element_is_normal_over_steps_streams_and_samples() {
     }
 }
 
-/// The complementary error function, by its continued fraction for large x and its series for small (Abramowitz and
-/// Stegun 7.1.6 and 7.1.14); good to 12 digits.
+/// The complementary error function, by its continued fraction for large x and its series for small
+/// (Abramowitz and Stegun 7.1.6 and 7.1.14); good to 12 digits.
 fn erfc(x: f64) -> f64 {
     if x < 0.0 {
         return 2.0 - erfc(-x);

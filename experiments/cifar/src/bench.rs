@@ -1,7 +1,8 @@
-//! How fast the network trains on this machine: the numbers that tell a user how long training will take.
+//! How fast the network trains on this machine: the numbers that tell a user how long training will
+//! take.
 //!
-//! Everything in a step is real: the forward pass with noise and running statistics, cross-entropy, the posterior's KL,
-//! Candle's automatic differentiation, Adam. Only the images are random.
+//! Everything in a step is real: the forward pass with noise and running statistics, cross-entropy,
+//! the posterior's KL, Candle's automatic differentiation, Adam. Only the images are random.
 
 use crate::device;
 use crate::machine::{self, Clock};
@@ -112,7 +113,8 @@ pub struct Report {
     pub evaluation_ms: f64,
     /// The whole step without noise and KL, if it was asked for.
     pub plain_step_ms: Option<f64>,
-    /// The time of a step with noise and KL, as a multiple of the next one without: the median of all such pairs.
+    /// The time of a step with noise and KL, as a multiple of the next one without: the median of
+    /// all such pairs.
     pub noise_cost: Option<f64>,
     /// Images trained on in a second.
     pub images_per_second: f64,
@@ -148,11 +150,7 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
         args.batch
     );
     ensure!(args.steps >= 1, "--steps must be at least 1");
-    let network = VggConfig {
-        depth: args.depth,
-        width: args.width,
-        ..Default::default()
-    };
+    let network = VggConfig { depth: args.depth, width: args.width, ..Default::default() };
     let device = device::parse(&args.device)?;
     let mut subject: Box<dyn Subject> = match args.ops {
         Ops::Fast => Box::new(Fast::new(&network, &device)?),
@@ -198,11 +196,7 @@ pub fn measure(args: &Args, threads: usize) -> Result<Report> {
     });
     failure?;
 
-    let Fastest {
-        parts: [forward, backward, optimizer],
-        step,
-        wall_step,
-    } = timed;
+    let Fastest { parts: [forward, backward, optimizer], step, wall_step } = timed;
     let images_per_second = args.batch as f64 / step;
     Ok(Report {
         gflops: network.training_flops()? * images_per_second * 1e-9,
@@ -249,11 +243,7 @@ struct Fastest {
 
 impl Default for Fastest {
     fn default() -> Self {
-        Fastest {
-            parts: [f64::INFINITY; 3],
-            step: f64::INFINITY,
-            wall_step: f64::INFINITY,
-        }
+        Fastest { parts: [f64::INFINITY; 3], step: f64::INFINITY, wall_step: f64::INFINITY }
     }
 }
 
@@ -294,11 +284,7 @@ impl Fast {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let model = Vgg::new(network, &posterior, seeded(&vars, 1, DType::F32, device))?;
         let adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
-        Ok(Self {
-            model,
-            posterior,
-            adam,
-        })
+        Ok(Self { model, posterior, adam })
     }
 }
 
@@ -335,10 +321,7 @@ impl Subject for Fast {
             true => Pass::sample(1, 0),
             false => Pass::mean(),
         };
-        self.model
-            .forward(images, &pass)?
-            .sum_all()?
-            .to_scalar::<f32>()?;
+        self.model.forward(images, &pass)?.sum_all()?.to_scalar::<f32>()?;
         Ok(())
     }
 }
@@ -352,11 +335,7 @@ impl Stock {
     fn new(network: &VggConfig, device: &Device) -> Result<Self> {
         let vars = VarMap::new();
         let model = StockVgg::new(network, seeded(&vars, 1, DType::F32, device))?;
-        let params = ParamsAdamW {
-            lr: 1e-4,
-            weight_decay: 0.0,
-            ..Default::default()
-        };
+        let params = ParamsAdamW { lr: 1e-4, weight_decay: 0.0, ..Default::default() };
         let adam = AdamW::new(vars.all_vars(), params)?;
         Ok(Self { model, adam })
     }
@@ -393,10 +372,7 @@ impl Subject for Stock {
 fn random_batch(batch: usize, network: &VggConfig, device: &Device) -> Result<(Tensor, Tensor)> {
     let shape = (batch, network.in_channels, IMAGE_SIZE, IMAGE_SIZE);
     let labels: Vec<u32> = (0..batch).map(|i| (i % network.classes) as u32).collect();
-    Ok((
-        Tensor::randn(0f32, 1.0, shape, device)?,
-        Tensor::from_vec(labels, batch, device)?,
-    ))
+    Ok((Tensor::randn(0f32, 1.0, shape, device)?, Tensor::from_vec(labels, batch, device)?))
 }
 
 impl fmt::Display for Report {
@@ -447,10 +423,6 @@ impl fmt::Display for Report {
         }
         writeln!(f, "{:.1} GB/s", self.bandwidth)?;
         let minutes = self.epoch_seconds / 60.0;
-        write!(
-            f,
-            "{:<12}{minutes:>9.1} minutes for {EPOCH} images",
-            "epoch"
-        )
+        write!(f, "{:<12}{minutes:>9.1} minutes for {EPOCH} images", "epoch")
     }
 }

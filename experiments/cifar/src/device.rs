@@ -56,8 +56,8 @@ pub fn in_words(device: &Device, threads: usize) -> String {
     }
 }
 
-/// Makes this many threads compute; all of the machine's if not said. The first call decides for the whole program: call it
-/// before anything is computed.
+/// Makes this many threads compute; all of the machine's if not said. The first call decides for
+/// the whole program: call it before anything is computed.
 pub fn use_threads(threads: Option<usize>) -> Result<usize> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     if threads == Some(0) {
@@ -76,8 +76,9 @@ pub fn use_threads(threads: Option<usize>) -> Result<usize> {
     Ok(rayon::current_num_threads())
 }
 
-/// Candle's own operations have threads beside ours: as many, unless the environment says otherwise, and after an
-/// operation they do not busily wait for the next one, since then it is usually our turn to compute.
+/// Candle's own operations have threads beside ours: as many, unless the environment says
+/// otherwise, and after an operation they do not busily wait for the next one, since then it is
+/// usually our turn to compute.
 fn limit_candle(threads: usize) {
     let settings = [
         ("CANDLE_NUM_THREADS", threads.to_string()),
@@ -85,8 +86,9 @@ fn limit_candle(threads: usize) {
     ];
     for (name, value) in settings {
         if std::env::var_os(name).is_none() {
-            // SAFETY: this is called once, before anything is computed, and the threads there are by then (the pool's,
-            // which have nothing to do yet, and the one that waits for signals) do not look at the environment.
+            // SAFETY: this is called once, before anything is computed, and the threads there are
+            // by then (the pool's, which have nothing to do yet, and the one that waits
+            // for signals) do not look at the environment.
             unsafe { std::env::set_var(name, value) };
         }
     }

@@ -12,7 +12,8 @@ use crate::run::Scores;
 /// Images in a pass of evaluation.
 pub const BATCH: usize = 256;
 
-/// The training images from which statistics are measured: the first so many, in batches of one size.
+/// The training images from which statistics are measured: the first so many, in batches of one
+/// size.
 fn statistics_batches(set: &Dataset, images: usize) -> impl Iterator<Item = Batch> + use<> {
     let batch = BATCH.min(set.train.len());
     let count = (images.min(set.train.len()) / batch).max(1);
@@ -27,10 +28,7 @@ pub fn measure_statistics<M: Forward>(
     device: &Device,
 ) -> Result<()> {
     let batches = statistics_batches(set, images);
-    reestimate(
-        model,
-        batches.map(|batch| Ok(batch.into_tensors(device)?.0)),
-    )?;
+    reestimate(model, batches.map(|batch| Ok(batch.into_tensors(device)?.0)))?;
     Ok(())
 }
 
@@ -94,9 +92,5 @@ pub fn outputs<M: Forward>(
         mutual_information.extend(prediction.mutual_information.to_vec1::<f32>()?);
         seen()?;
     }
-    Ok(Outputs {
-        labels,
-        probabilities,
-        mutual_information,
-    })
+    Ok(Outputs { labels, probabilities, mutual_information })
 }

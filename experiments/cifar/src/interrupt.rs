@@ -29,7 +29,8 @@ pub fn listen() -> Result<()> {
 #[error("stopped")]
 pub struct Interrupted;
 
-/// Returns [`Interrupted`] as an error if the program was asked to stop: for work that has nothing to save.
+/// Returns [`Interrupted`] as an error if the program was asked to stop: for work that has nothing
+/// to save.
 pub fn check() -> Result<()> {
     if asked() {
         return Err(Interrupted.into());

@@ -10,8 +10,8 @@ use vmf_kernels::simd::{Kernel, Simd, dispatch};
 pub enum Clock {
     /// Time that passes.
     Wall,
-    /// Time that the program was on a processor, summed over its threads: with one thread, what the wall time would be
-    /// on an idle machine.
+    /// Time that the program was on a processor, summed over its threads: with one thread, what the
+    /// wall time would be on an idle machine.
     Cpu,
 }
 
@@ -43,10 +43,7 @@ fn wall_seconds() -> f64 {
 
 #[cfg(unix)]
 fn cpu_seconds() -> f64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is ours to write.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -77,7 +74,8 @@ pub fn peak_memory() -> Option<u64> {
     None
 }
 
-/// FLOP/s of all threads in a loop of independent fused multiply-adds that never leaves the registers.
+/// FLOP/s of all threads in a loop of independent fused multiply-adds that never leaves the
+/// registers.
 ///
 /// By wall time all threads run at once, so that cores that are not really there do not count.
 pub fn fma_peak(clock: Clock) -> f64 {
@@ -94,9 +92,11 @@ pub fn fma_peak(clock: Clock) -> f64 {
     (2 * ROUNDS * CHAINS * threads) as f64 / seconds
 }
 
-/// Bytes per second that all threads together read from memory and write to it, in arrays that no cache holds.
+/// Bytes per second that all threads together read from memory and write to it, in arrays that no
+/// cache holds.
 ///
-/// A second core doubles the arithmetic but seldom this, and normalization, pooling and the optimizer do little else.
+/// A second core doubles the arithmetic but seldom this, and normalization, pooling and the
+/// optimizer do little else.
 pub fn bandwidth() -> f64 {
     const LEN: usize = 1 << 25;
     let mut numbers = vec![0f32; LEN];
@@ -111,7 +111,8 @@ pub fn bandwidth() -> f64 {
     (2 * size_of_val(&*numbers)) as f64 / seconds
 }
 
-/// Independent sums: enough to hide the latency of a multiply-add on vectors of 4 to 16, few enough for the registers.
+/// Independent sums: enough to hide the latency of a multiply-add on vectors of 4 to 16, few enough
+/// for the registers.
 const CHAINS: usize = 96;
 
 struct Multiply(usize);

@@ -13,7 +13,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// VGG networks of variational units on CIFAR-10. Without a command: a first look, which trains and compares two of them.
+/// VGG networks of variational units on CIFAR-10. Without a command: a first look, which trains and
+/// compares two of them.
 #[derive(Parser)]
 #[command(version, args_override_self = true)]
 struct Cli {
@@ -48,12 +49,13 @@ enum Command {
     Bench(bench::Args),
 }
 
-// Activations of tens of megabytes are allocated and freed in every step. The system's allocator returns such memory to
-// the kernel, and each step pays for its pages again.
+// Activations of tens of megabytes are allocated and freed in every step. The system's allocator
+// returns such memory to the kernel, and each step pays for its pages again.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Tells mimalloc, which would otherwise return freed memory after a while, to keep it for the next step.
+/// Tells mimalloc, which would otherwise return freed memory after a while, to keep it for the next
+/// step.
 fn keep_freed_memory() {
     /// `mi_option_purge_delay` in `mimalloc.h`. A delay of -1 is forever.
     const PURGE_DELAY: c_int = 15;
@@ -80,17 +82,10 @@ fn main() -> ExitCode {
 
 /// An error with its causes, without those that its own words already hold.
 fn with_causes(error: &anyhow::Error) -> String {
-    error
-        .chain()
-        .skip(1)
-        .fold(error.to_string(), |text, cause| {
-            let cause = cause.to_string();
-            if text.contains(&cause) {
-                text
-            } else {
-                format!("{text}: {cause}")
-            }
-        })
+    error.chain().skip(1).fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
 }
 
 fn run(command: Option<Command>) -> Result<ExitCode> {
@@ -130,16 +125,11 @@ fn log(verbose: u8) {
         _ => LevelFilter::DEBUG,
     };
     let ours = ["cifar", "lab", "vmf_candle", "vmf_kernels"].map(|target| (target, level));
-    let targets = Targets::new()
-        .with_default(LevelFilter::ERROR)
-        .with_targets(ours);
+    let targets = Targets::new().with_default(LevelFilter::ERROR).with_targets(ours);
     let format = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .without_time();
-    tracing_subscriber::registry()
-        .with(format)
-        .with(targets)
-        .init();
+    tracing_subscriber::registry().with(format).with(targets).init();
 }

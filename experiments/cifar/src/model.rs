@@ -1,8 +1,9 @@
 //! VGG (Simonyan and Zisserman, 2015) for 32x32 images, of variational units.
 //!
-//! Stacks of 3x3 convolutions, each followed by batch normalization without gain and shift, noise and ReLU; five maximum
-//! poolings, which bring 32x32 down to 1x1; one linear classifier. Tensors have the names they have in torchvision's
-//! `vgg16_bn`: a convolution at `features.0`, its normalization at `features.1`, and so on.
+//! Stacks of 3x3 convolutions, each followed by batch normalization without gain and shift, noise
+//! and ReLU; five maximum poolings, which bring 32x32 down to 1x1; one linear classifier. Tensors
+//! have the names they have in torchvision's `vgg16_bn`: a convolution at `features.0`, its
+//! normalization at `features.1`, and so on.
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
@@ -81,13 +82,7 @@ pub struct VggConfig {
 
 impl Default for VggConfig {
     fn default() -> Self {
-        Self {
-            depth: Depth::Vgg16,
-            width: 1.0,
-            in_channels: 3,
-            classes: 10,
-            sigma: 0.1,
-        }
+        Self { depth: Depth::Vgg16, width: 1.0, in_channels: 3, classes: 10, sigma: 0.1 }
     }
 }
 
@@ -133,14 +128,9 @@ impl VggConfig {
             let outputs = ((channels as f64 * self.width).round() as usize).max(1);
             for place in 0..count {
                 let pool = place + 1 == count;
-                stages.push(Stage {
-                    index,
-                    inputs,
-                    outputs,
-                    size,
-                    pool,
-                });
-                // Convolution, normalization and activation have a number each, and so has the pooling.
+                stages.push(Stage { index, inputs, outputs, size, pool });
+                // Convolution, normalization and activation have a number each, and so has the
+                // pooling.
                 index += 3 + usize::from(pool);
                 inputs = outputs;
             }
@@ -149,8 +139,8 @@ impl VggConfig {
         Ok(stages)
     }
 
-    /// These convolutions of the network, with the poolings that follow them, as one chain. The builder is that of the
-    /// whole network.
+    /// These convolutions of the network, with the poolings that follow them, as one chain. The
+    /// builder is that of the whole network.
     pub fn chain(
         &self,
         stages: &[Stage],
@@ -182,8 +172,8 @@ impl VggConfig {
         Ok(linear)
     }
 
-    /// Floating-point operations of a training step for one image: each convolution forward, and its two gradients
-    /// except that of the images, taps on the padding counted.
+    /// Floating-point operations of a training step for one image: each convolution forward, and
+    /// its two gradients except that of the images, taps on the padding counted.
     pub fn training_flops(&self) -> Result<f64> {
         let stages = self.stages()?;
         let flops = |stage: &Stage| {
@@ -207,10 +197,7 @@ impl Vgg {
     pub fn new(config: &VggConfig, posterior: &Posterior, vb: VarBuilder) -> Result<Self> {
         let features = config.chain(&config.stages()?, posterior, &vb)?;
         let classifier = config.classifier(&vb)?;
-        Ok(Self {
-            features,
-            classifier,
-        })
+        Ok(Self { features, classifier })
     }
 }
 
@@ -234,29 +221,11 @@ mod tests {
         assert_eq!(indices, [0, 3, 7, 10, 14, 17, 20, 24, 27, 30, 34, 37, 40]);
         assert_eq!(stages[12].size, 2);
         assert!(stages[12].pool);
-        let config = VggConfig {
-            depth: Depth::Vgg11,
-            ..Default::default()
-        };
+        let config = VggConfig { depth: Depth::Vgg11, ..Default::default() };
         let indices: Vec<usize> = config.stages()?.iter().map(|stage| stage.index).collect();
         assert_eq!(indices, [0, 4, 8, 11, 15, 18, 22, 25]);
-        assert_eq!(
-            VggConfig {
-                width: 0.25,
-                ..Default::default()
-            }
-            .stages()?[12]
-                .outputs,
-            128
-        );
-        assert!(
-            VggConfig {
-                width: 0.0,
-                ..Default::default()
-            }
-            .stages()
-            .is_err()
-        );
+        assert_eq!(VggConfig { width: 0.25, ..Default::default() }.stages()?[12].outputs, 128);
+        assert!(VggConfig { width: 0.0, ..Default::default() }.stages().is_err());
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! The first thing a newcomer runs: the baseline and the paper's network, trained, compared and described.
+//! The first thing a newcomer runs: the baseline and the paper's network, trained, compared and
+//! described.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,14 +22,8 @@ const OUT: &str = "runs/first";
 
 /// What is trained, in this order.
 const NETWORKS: [(Method, &str); 2] = [
-    (
-        Method::None,
-        "the baseline: noise is learned, but nothing holds it up",
-    ),
-    (
-        Method::Vmf,
-        "the paper's method: the KL to the prior counts",
-    ),
+    (Method::None, "the baseline: noise is learned, but nothing holds it up"),
+    (Method::Vmf, "the paper's method: the KL to the prior counts"),
 ];
 
 /// What a first look is told: nothing, as a rule.
@@ -56,11 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let device = device::choose(args.machine.device.as_deref())?;
     let threads = device::use_threads(args.machine.threads)?;
-    let preset = args.preset.unwrap_or(if device.is_cpu() {
-        Preset::Quick
-    } else {
-        Preset::Paper
-    });
+    let preset = args.preset.unwrap_or(if device.is_cpu() { Preset::Quick } else { Preset::Paper });
     let out = args.out.clone().unwrap_or_else(|| OUT.into());
     let mut trainings = Vec::new();
     for (method, purpose) in NETWORKS {
@@ -105,18 +96,13 @@ impl Training {
         }
         let machine = args.machine.clone();
         let training = match self.done {
-            Some(_) => train::Args {
-                resume: Some(self.folder.clone()),
-                machine,
-                ..Default::default()
-            },
+            Some(_) => {
+                train::Args { resume: Some(self.folder.clone()), machine, ..Default::default() }
+            }
             None => train::Args {
                 preset: Some(preset),
                 out: Some(self.folder.clone()),
-                flags: Flags {
-                    method: Some(self.settings.method),
-                    ..args.flags.clone()
-                },
+                flags: Flags { method: Some(self.settings.method), ..args.flags.clone() },
                 machine,
                 ..Default::default()
             },
@@ -160,24 +146,18 @@ fn introduce(
 ) -> Result<()> {
     let settings = &trainings[0].settings;
     let set = data::load(&settings.data_request(args.machine.data_dir.clone()))?;
-    println!(
-        "a first look: two networks are trained on {}, compared and described",
-        set.name
-    );
+    println!("a first look: two networks are trained on {}, compared and described", set.name);
     for training in trainings {
         let standing = match (training.done, training.epochs_left()) {
             (None, left) => format!("{left} epochs"),
             (Some(_), 0) => "trained already".into(),
             (Some(done), left) => format!("{done} epochs are done, {left} are left"),
         };
-        println!(
-            "  {}  {} ({standing})",
-            training.folder.display(),
-            training.purpose
-        );
+        println!("  {}  {} ({standing})", training.folder.display(), training.purpose);
     }
     let epochs: u64 = trainings.iter().map(Training::epochs_left).sum();
-    // Evaluation at the end: for each network two passes without noise and a few with it, each about a third of a step.
+    // Evaluation at the end: for each network two passes without noise and a few with it, each
+    // about a third of a step.
     let passes = f64::from(Options::default().samples) + 2.0;
     let images = passes / 3.0 * (set.test.len() * trainings.len()) as f64;
     let share = images / set.train.len() as f64 + epochs as f64;
@@ -210,18 +190,12 @@ fn finish(trainings: &[Training], out: &Path, args: &Args) -> Result<()> {
         })?);
     }
     compare::run(&compare::Args {
-        runs: trainings
-            .iter()
-            .map(|training| training.folder.clone())
-            .collect(),
+        runs: trainings.iter().map(|training| training.folder.clone()).collect(),
         baseline: None,
         out: out.into(),
         options,
     })?;
-    let reports: Vec<String> = reports
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let reports: Vec<String> = reports.iter().map(|path| path.display().to_string()).collect();
     println!("each network has one of its own: {}", reports.join(" and "));
     Ok(())
 }

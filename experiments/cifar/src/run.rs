@@ -1,7 +1,8 @@
 //! A run is a folder: config.json, metrics.jsonl, the last and the best checkpoint.
 //!
-//! Every file is written beside its place and renamed, so that a program that is killed at any moment leaves each file
-//! whole. A lock, which the system frees when its holder dies, keeps two programs from writing to one run.
+//! Every file is written beside its place and renamed, so that a program that is killed at any
+//! moment leaves each file whole. A lock, which the system frees when its holder dies, keeps two
+//! programs from writing to one run.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -91,10 +92,7 @@ impl Run {
 
     /// The same for a folder that need not be this one: none, if it holds a run or is in use.
     pub fn reserve_free(folder: &Path) -> Result<Option<Self>> {
-        let run = try_hold(folder)?.map(|lock| Self {
-            folder: folder.into(),
-            _lock: lock,
-        });
+        let run = try_hold(folder)?.map(|lock| Self { folder: folder.into(), _lock: lock });
         Ok(run.filter(|run| !run.file(CONFIG).exists()))
     }
 
@@ -157,11 +155,10 @@ impl Run {
 
     /// Keeps the records of the first `epochs` epochs: later ones are trained again.
     pub fn forget_after(&self, epochs: u64) -> Result<()> {
-        let kept = read_records(&self.folder)?
-            .iter()
-            .filter(|record| record.epoch <= epochs)
-            .count();
-        // The lines themselves are kept: read and written again, a number could change in its last digit.
+        let kept =
+            read_records(&self.folder)?.iter().filter(|record| record.epoch <= epochs).count();
+        // The lines themselves are kept: read and written again, a number could change in its last
+        // digit.
         let text = self.metrics()?;
         let lines: Vec<&str> = text.lines().take(kept).collect();
         self.write_metrics(&lines)
@@ -185,15 +182,11 @@ impl Run {
     }
 }
 
-/// Holds a folder, which is created if need be, until what is returned is dropped. Where another process holds it, the
-/// error says what to do.
+/// Holds a folder, which is created if need be, until what is returned is dropped. Where another
+/// process holds it, the error says what to do.
 pub fn hold(folder: &Path, remedy: &str) -> Result<File> {
-    try_hold(folder)?.with_context(|| {
-        format!(
-            "{} is in use by another process: {remedy}",
-            folder.display()
-        )
-    })
+    try_hold(folder)?
+        .with_context(|| format!("{} is in use by another process: {remedy}", folder.display()))
 }
 
 /// The same; none, if another process has the folder.
@@ -275,20 +268,13 @@ mod tests {
         Config {
             version: RUN_VERSION,
             settings: Preset::Quick.settings(),
-            machine: Machine {
-                threads: Some(2),
-                ..Machine::default()
-            },
+            machine: Machine { threads: Some(2), ..Machine::default() },
             interface: set.interface(),
         }
     }
 
     fn record(epoch: u64) -> Record {
-        let scores = Scores {
-            accuracy: 0.1 + 0.2,
-            nll: 1.0 / 3.0,
-            ece: 1e-17,
-        };
+        let scores = Scores { accuracy: 0.1 + 0.2, nll: 1.0 / 3.0, ece: 1e-17 };
         Record {
             epoch,
             step: 10 * epoch,

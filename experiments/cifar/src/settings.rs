@@ -9,7 +9,8 @@ use vmf_candle::Schedule;
 use crate::data::{Interface, Request, Source};
 use crate::model::{Depth, VggConfig};
 
-/// How the network is trained. Everything else is the same for all three, so that they can be compared.
+/// How the network is trained. Everything else is the same for all three, so that they can be
+/// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -47,7 +48,8 @@ pub enum Decay {
     Cosine,
 }
 
-/// Defines the settings once: as a struct that is kept in config.json, and as flags of which any may be given.
+/// Defines the settings once: as a struct that is kept in config.json, and as flags of which any
+/// may be given.
 macro_rules! settings {
     ($( $(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, )*) => {
         /// The settings that decide what a run computes.
@@ -154,8 +156,8 @@ impl Preset {
 
     /// Its settings.
     pub fn settings(self) -> Settings {
-        // The paper is silent on beta, augmentation and the initial sigma_eff. beta is `Posterior::suggested_beta`, rounded: a
-        // quarter of it for twice the width.
+        // The paper is silent on beta, augmentation and the initial sigma_eff. beta is
+        // `Posterior::suggested_beta`, rounded: a quarter of it for twice the width.
         let paper = Settings {
             method: Method::Vmf,
             data: Source::Cifar10,
@@ -246,13 +248,7 @@ impl Settings {
 
     /// The network for images of so many channels and classes.
     pub fn network(&self, in_channels: usize, classes: usize) -> VggConfig {
-        VggConfig {
-            depth: self.depth,
-            width: self.width,
-            in_channels,
-            classes,
-            sigma: self.sigma,
-        }
+        VggConfig { depth: self.depth, width: self.width, in_channels, classes, sigma: self.sigma }
     }
 
     /// The weight of the KL at a time in epochs.
@@ -272,7 +268,8 @@ impl Settings {
     }
 }
 
-/// Where a run computes and how often it saves: nothing that changes the results, so that a resumed run may differ in it.
+/// Where a run computes and how often it saves: nothing that changes the results, so that a resumed
+/// run may differ in it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 #[command(next_help_heading = "Machine")]
@@ -302,10 +299,7 @@ impl Machine {
             (0.0..=1e9).contains(&minutes),
             "--checkpoint-minutes is {minutes}; it must be a number that is not negative"
         );
-        ensure!(
-            self.epochs() > 0,
-            "--checkpoint-epochs is 0; it must be at least 1"
-        );
+        ensure!(self.epochs() > 0, "--checkpoint-epochs is 0; it must be at least 1");
         Ok(())
     }
 
@@ -344,7 +338,8 @@ pub struct Config {
     pub settings: Settings,
     /// Where and how.
     pub machine: Machine,
-    /// What the network takes and says: with it, images can be classified where the data set is not.
+    /// What the network takes and says: with it, images can be classified where the data set is
+    /// not.
     pub interface: Interface,
 }
 
@@ -401,10 +396,7 @@ mod tests {
         assert_eq!((paper.beta_at(20.0), paper.beta_at(200.0)), (0.002, 0.002));
         assert_eq!(paper.lr_at(150.0), 1e-4);
         for method in [Method::None, Method::Map] {
-            let other = Settings {
-                method,
-                ..paper.clone()
-            };
+            let other = Settings { method, ..paper.clone() };
             assert_eq!(other.beta_at(100.0), 0.0);
         }
     }
@@ -412,61 +404,20 @@ mod tests {
     #[test]
     fn flags_replace_only_what_they_name() {
         let mut settings = Preset::Quick.settings();
-        let flags = Flags {
-            width: Some(0.5),
-            augment: Some(true),
-            ..Flags::default()
-        };
+        let flags = Flags { width: Some(0.5), augment: Some(true), ..Flags::default() };
         flags.apply(&mut settings);
-        assert_eq!(
-            settings,
-            Settings {
-                width: 0.5,
-                augment: true,
-                ..Preset::Quick.settings()
-            }
-        );
+        assert_eq!(settings, Settings { width: 0.5, augment: true, ..Preset::Quick.settings() });
     }
 
     #[test]
     fn senseless_settings_are_refused_by_name() {
         let quick = Preset::Quick.settings();
         for (settings, word) in [
-            (
-                Settings {
-                    epochs: 0,
-                    ..quick.clone()
-                },
-                "epochs",
-            ),
-            (
-                Settings {
-                    batch: 1,
-                    ..quick.clone()
-                },
-                "batch",
-            ),
-            (
-                Settings {
-                    lr: -1.0,
-                    ..quick.clone()
-                },
-                "--lr",
-            ),
-            (
-                Settings {
-                    beta: f64::NAN,
-                    ..quick.clone()
-                },
-                "--beta",
-            ),
-            (
-                Settings {
-                    sigma: 0.0,
-                    ..quick.clone()
-                },
-                "--sigma",
-            ),
+            (Settings { epochs: 0, ..quick.clone() }, "epochs"),
+            (Settings { batch: 1, ..quick.clone() }, "batch"),
+            (Settings { lr: -1.0, ..quick.clone() }, "--lr"),
+            (Settings { beta: f64::NAN, ..quick.clone() }, "--beta"),
+            (Settings { sigma: 0.0, ..quick.clone() }, "--sigma"),
         ] {
             let error = settings.check().unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -1,6 +1,7 @@
 //! The same network from Candle's own operations, to compare speeds with.
 //!
-//! For timing only: Candle's gradient of the maximum pooling is wrong, and its noise cannot be seeded.
+//! For timing only: Candle's gradient of the maximum pooling is wrong, and its noise cannot be
+//! seeded.
 
 use crate::model::VggConfig;
 use anyhow::Result;
@@ -18,14 +19,8 @@ pub(crate) struct StockVgg {
 impl StockVgg {
     pub(crate) fn new(config: &VggConfig, vb: VarBuilder) -> Result<Self> {
         let (convolution, normalization) = (
-            Conv2dConfig {
-                padding: 1,
-                ..Default::default()
-            },
-            BatchNormConfig {
-                affine: false,
-                ..Default::default()
-            },
+            Conv2dConfig { padding: 1, ..Default::default() },
+            BatchNormConfig { affine: false, ..Default::default() },
         );
         let stages = config.stages()?;
         let units = stages.iter().map(|stage| {
@@ -38,11 +33,7 @@ impl StockVgg {
         let units = units.collect::<candle_core::Result<Vec<_>>>()?;
         let inputs = stages.last().map_or(0, |stage| stage.outputs);
         let classifier = candle_nn::linear(inputs, config.classes, vb.pp("classifier"))?;
-        Ok(Self {
-            units,
-            classifier,
-            sigma: config.sigma,
-        })
+        Ok(Self { units, classifier, sigma: config.sigma })
     }
 
     pub(crate) fn forward(

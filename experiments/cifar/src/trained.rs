@@ -18,8 +18,8 @@ use crate::settings::Config;
 /// The weights in an exported folder, as the hub names them.
 pub const EXPORTED: &str = "model.safetensors";
 
-/// A network that was trained, from the folder of a run or from an exported one. Nothing is written, so that a run can be
-/// looked at while it goes on.
+/// A network that was trained, from the folder of a run or from an exported one. Nothing is
+/// written, so that a run can be looked at while it goes on.
 pub struct Trained {
     /// The folder.
     pub folder: PathBuf,
@@ -65,11 +65,7 @@ impl Trained {
         let vb = seeded(&vars, config.settings.seed, DType::F32, device);
         let model = Vgg::new(&config.network(), &posterior, vb)?;
         checkpoint.restore(&vars, None).with_context(|| {
-            format!(
-                "{} is not the network that {} describes",
-                weights.display(),
-                run::CONFIG
-            )
+            format!("{} is not the network that {} describes", weights.display(), run::CONFIG)
         })?;
         Ok(Self {
             folder: folder.into(),
@@ -119,12 +115,10 @@ impl Trained {
         Ok(set)
     }
 
-    /// What was recorded when it had seen so many epochs. A network that was saved within an epoch, or before the first,
-    /// is described by none.
+    /// What was recorded when it had seen so many epochs. A network that was saved within an epoch,
+    /// or before the first, is described by none.
     pub fn record(&self) -> Option<&Record> {
-        self.records
-            .iter()
-            .find(|record| record.epoch == self.epoch)
+        self.records.iter().find(|record| record.epoch == self.epoch)
     }
 
     /// The weight of the KL at the end of its training so far; 0 where the KL does not count.
@@ -137,9 +131,7 @@ impl Trained {
         let vars = self.vars.data().lock();
         let vars = vars.unwrap_or_else(PoisonError::into_inner);
         let tensors = vars.iter();
-        tensors
-            .map(|(name, var)| (name.clone(), var.as_detached_tensor()))
-            .collect()
+        tensors.map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect()
     }
 
     /// The SHA-256 of its variables: two networks that share it are the same.

@@ -14,12 +14,7 @@ const SMALL: [&str; 6] = ["--batch", "4", "--width", "0.0625", "--steps", "1"];
 
 #[test]
 fn json_holds_times_that_add_up() {
-    for more in [
-        &[][..],
-        &["--no-noise"],
-        &["--noise-cost"],
-        &["--ops", "stock"],
-    ] {
+    for more in [&[][..], &["--no-noise"], &["--noise-cost"], &["--ops", "stock"]] {
         let output = bench(&[&SMALL[..], &["--json", "--threads", "2"], more].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
@@ -89,10 +84,7 @@ fn wrong_settings_are_named() {
     ] {
         let output = bench(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && errors.contains(word),
-            "{arguments:?}: {errors}"
-        );
+        assert!(!output.status.success() && errors.contains(word), "{arguments:?}: {errors}");
         assert!(!errors.contains("panicked"), "{errors}");
     }
 }

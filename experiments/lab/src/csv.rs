@@ -77,10 +77,7 @@ impl Csv {
     pub fn row(&mut self, fields: impl IntoIterator<Item = Field>) -> Result<()> {
         let fields: Vec<Field> = fields.into_iter().collect();
         if fields.len() != self.header.len() {
-            return Err(Error::Row {
-                found: fields.len(),
-                expected: self.header.len(),
-            });
+            return Err(Error::Row { found: fields.len(), expected: self.header.len() });
         }
         self.rows.push(fields);
         Ok(())
@@ -149,10 +146,7 @@ mod tests {
     #[test]
     fn floats_read_back_exactly_in_both_forms() {
         let values = [std::f64::consts::PI, 1e-300, 6.02e23];
-        for csv in [
-            Csv::new(["p", "q", "r"]),
-            Csv::new(["p", "q", "r"]).seventeen_digits(),
-        ] {
+        for csv in [Csv::new(["p", "q", "r"]), Csv::new(["p", "q", "r"]).seventeen_digits()] {
             let mut csv = csv;
             csv.floats(values).unwrap();
             let text = csv.text();

@@ -1,7 +1,8 @@
 //! Figures: panels in rows and columns, written as SVG and PNG from one description.
 //!
-//! A [`Figure`] is laid out into a page of shapes (`layout`), and the page is written by `svg` or drawn
-//! by `raster`. Both see the same shapes and the same font, so the two files show the same picture.
+//! A [`Figure`] is laid out into a page of shapes (`layout`), and the page is written by `svg` or
+//! drawn by `raster`. Both see the same shapes and the same font, so the two files show the same
+//! picture.
 
 mod axis;
 mod cell;
@@ -100,7 +101,8 @@ impl Figure {
         self
     }
 
-    /// Width in pixels at scale 1; text keeps its size, so a wider figure has smaller text on a page.
+    /// Width in pixels at scale 1; text keeps its size, so a wider figure has smaller text on a
+    /// page.
     pub fn width(mut self, width: f64) -> Self {
         self.width = width;
         self
@@ -132,10 +134,7 @@ impl Figure {
     pub(crate) fn inline_svgs(&self) -> Result<(String, String)> {
         let wide = self.page()?;
         let narrow = layout::compose(self, Self::NARROW, 1)?;
-        Ok((
-            self.write(&wide, svg::Use::Inline),
-            self.write(&narrow, svg::Use::Inline),
-        ))
+        Ok((self.write(&wide, svg::Use::Inline), self.write(&narrow, svg::Use::Inline)))
     }
 
     /// The figure as PNG, `scale` pixels for each unit: 1 for a screen, 2 for print.
@@ -155,10 +154,7 @@ impl Figure {
     pub fn save(&self, out: &OutDir, name: &str) -> Result<[PathBuf; 2]> {
         let svg = self.svg()?;
         let png = self.png(2.0)?;
-        Ok([
-            out.write(format!("{name}.svg"), svg)?,
-            out.write(format!("{name}.png"), png)?,
-        ])
+        Ok([out.write(format!("{name}.svg"), svg)?, out.write(format!("{name}.png"), png)?])
     }
 
     fn page(&self) -> Result<shape::Page> {

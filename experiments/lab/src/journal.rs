@@ -1,7 +1,9 @@
-//! A journal of results: a file that grows by a line with each, so that a run that is stopped loses none.
+//! A journal of results: a file that grows by a line with each, so that a run that is stopped loses
+//! none.
 //!
-//! The file is JSON lines. The first says what the run is (its settings), each other line is a result. A process that is
-//! killed leaves at most a part of a line at the end, which is cut off when the journal is opened again.
+//! The file is JSON lines. The first says what the run is (its settings), each other line is a
+//! result. A process that is killed leaves at most a part of a line at the end, which is cut off
+//! when the journal is opened again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -39,15 +41,13 @@ impl Journal {
             fs::rename(&path, old).map_err(|source| io("rename", &path, source))?;
         }
         let file = File::create(&path).map_err(|source| io("create", &path, source))?;
-        let journal = Self {
-            path,
-            file: Mutex::new(file),
-        };
+        let journal = Self { path, file: Mutex::new(file) };
         journal.append(settings)?;
         Ok(journal)
     }
 
-    /// Opens a journal to go on with it, or starts one if there is none. One with other settings is refused.
+    /// Opens a journal to go on with it, or starts one if there is none. One with other settings is
+    /// refused.
     pub fn resume<S, R>(path: impl Into<PathBuf>, settings: &S) -> Result<(Self, Vec<R>)>
     where
         S: Serialize + DeserializeOwned + PartialEq,
@@ -74,8 +74,7 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(|source| io("open", &path, source))?;
-        file.set_len(text.len() as u64)
-            .map_err(|source| io("shorten", &path, source))?;
+        file.set_len(text.len() as u64).map_err(|source| io("shorten", &path, source))?;
         let file = Mutex::new(file);
         Ok((Self { path, file }, entries.results))
     }
@@ -105,15 +104,10 @@ impl Journal {
 
 /// The text up to its last line break.
 fn whole_lines(path: &Path, mut bytes: Vec<u8>) -> Result<String> {
-    let end = bytes
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |last| last + 1);
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
     bytes.truncate(end);
-    String::from_utf8(bytes).map_err(|_| Error::Journal {
-        path: path.to_owned(),
-        reason: "it is not text".into(),
-    })
+    String::from_utf8(bytes)
+        .map_err(|_| Error::Journal { path: path.to_owned(), reason: "it is not text".into() })
 }
 
 fn parse<S: DeserializeOwned, R: DeserializeOwned>(
@@ -126,10 +120,7 @@ fn parse<S: DeserializeOwned, R: DeserializeOwned>(
         reason: format!("line {} is not what this program writes: {error}", line + 1),
     };
     let Some((first, settings)) = lines.next() else {
-        return Err(Error::Journal {
-            path: path.to_owned(),
-            reason: "it is empty".into(),
-        });
+        return Err(Error::Journal { path: path.to_owned(), reason: "it is empty".into() });
     };
     let settings = serde_json::from_str(settings).map_err(|error| wrong(first, error))?;
     let results = lines
@@ -139,11 +130,7 @@ fn parse<S: DeserializeOwned, R: DeserializeOwned>(
 }
 
 fn io(action: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::Io {
-        action,
-        path: path.to_owned(),
-        source,
-    }
+    Error::Io { action, path: path.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What the experiments share for showing what they found.
 //!
-//! An experiment ends in things a person looks at: a table in the terminal, figures, a report to send
-//! to a colleague, and the numbers behind them. Each is described once and written in every form:
+//! An experiment ends in things a person looks at: a table in the terminal, figures, a report to
+//! send to a colleague, and the numbers behind them. Each is described once and written in every
+//! form:
 //!
 //! | what | described by | written as |
 //! |---|---|---|
@@ -14,8 +15,8 @@
 //!
 //! Nothing here needs a system library: the font is in the crate, and the PNG is drawn in Rust.
 //!
-//! Texts of figures, tables and reports may hold `_{..}` and `^{..}`: `σ_{eff}` and `10^{-4}` become real
-//! subscripts and superscripts wherever the medium has them (see [`RichText`]).
+//! Texts of figures, tables and reports may hold `_{..}` and `^{..}`: `σ_{eff}` and `10^{-4}`
+//! become real subscripts and superscripts wherever the medium has them (see [`RichText`]).
 //!
 //! ```
 //! use lab::{Axis, Figure, Panel, logspace};

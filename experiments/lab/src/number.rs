@@ -74,10 +74,8 @@ pub fn linspace(first: f64, last: f64, count: usize) -> Vec<f64> {
 
 /// `count` values from `first` to `last` (both positive), evenly spaced in the logarithm.
 pub fn logspace(first: f64, last: f64, count: usize) -> Vec<f64> {
-    let mut values: Vec<f64> = linspace(first.ln(), last.ln(), count)
-        .into_iter()
-        .map(f64::exp)
-        .collect();
+    let mut values: Vec<f64> =
+        linspace(first.ln(), last.ln(), count).into_iter().map(f64::exp).collect();
     // exp(ln x) is not exactly x, and the ends are what a caller compares with.
     if let Some(value) = values.first_mut() {
         *value = first;

@@ -61,14 +61,8 @@ impl AsRef<Path> for OutDir {
 pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let path = path.as_ref();
-    let fail = |source: io::Error| Error::Io {
-        action: "write",
-        path: path.to_owned(),
-        source,
-    };
-    let name = path
-        .file_name()
-        .ok_or_else(|| fail(io::Error::other("the path names no file")))?;
+    let fail = |source: io::Error| Error::Io { action: "write", path: path.to_owned(), source };
+    let name = path.file_name().ok_or_else(|| fail(io::Error::other("the path names no file")))?;
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
     temporary.push(format!(
@@ -97,11 +91,7 @@ pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Resul
 fn sync_folder_of(path: &Path) {
     #[cfg(unix)]
     if let Some(folder) = path.parent() {
-        let folder = if folder.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            folder
-        };
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         if let Ok(folder) = File::open(folder) {
             let _ = folder.sync_all();
         }

@@ -55,10 +55,8 @@ impl Progress {
     /// Some steps were done.
     pub fn advance(&self, steps: u64) {
         self.bar.inc(steps);
-        if let Some(line) = self
-            .lines
-            .as_ref()
-            .and_then(|lines| lines.advance(steps, Instant::now()))
+        if let Some(line) =
+            self.lines.as_ref().and_then(|lines| lines.advance(steps, Instant::now()))
         {
             eprintln!("{line}");
         }

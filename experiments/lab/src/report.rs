@@ -13,8 +13,8 @@ use crate::text::{RichText, escape, font};
 
 /// A self-contained HTML page: what a person sends to a colleague.
 ///
-/// Figures are inline SVG, in the wide form and in a one-column form for small screens; it prints, and
-/// follows the reader's choice of a dark page (figures stay on white).
+/// Figures are inline SVG, in the wide form and in a one-column form for small screens; it prints,
+/// and follows the reader's choice of a dark page (figures stay on white).
 ///
 /// ```
 /// use lab::{Report, Section};
@@ -40,11 +40,7 @@ pub struct Section {
 impl Report {
     /// An empty report.
     pub fn new(title: impl Into<String>) -> Self {
-        Self {
-            title: title.into(),
-            subtitle: String::new(),
-            sections: Vec::new(),
-        }
+        Self { title: title.into(), subtitle: String::new(), sections: Vec::new() }
     }
 
     /// A line below the title.
@@ -113,10 +109,7 @@ impl Report {
 impl Section {
     /// An empty section. Without a title it continues the one before.
     pub fn new(title: impl Into<String>) -> Self {
-        Self {
-            title: title.into(),
-            body: String::new(),
-        }
+        Self { title: title.into(), body: String::new() }
     }
 
     /// A paragraph. Between backticks is code; `_{..}` and `^{..}` are sub- and superscripts.
@@ -184,8 +177,9 @@ impl Section {
         Ok(self)
     }
 
-    /// A drawing that is an SVG file already. It stays apart from the page: its styles do not reach out, and nothing in it runs or
-    /// loads. On a small screen it scrolls rather than becoming too small to read.
+    /// A drawing that is an SVG file already. It stays apart from the page: its styles do not reach
+    /// out, and nothing in it runs or loads. On a small screen it scrolls rather than becoming
+    /// too small to read.
     pub fn drawing(mut self, svg: &str, alternative: &str, caption: impl AsRef<str>) -> Self {
         self.body += &format!(
             "<figure>\n<div class=\"card drawing\"><img alt=\"{}\" src=\"data:image/svg+xml;base64,{}\"></div>\n",
@@ -206,11 +200,7 @@ impl Section {
         for picture in pictures {
             let (width, height) = (picture.width, picture.height);
             if width == 0 || height == 0 || picture.rgb.len() != width * height * 3 {
-                return Err(Error::Pixels {
-                    width,
-                    height,
-                    found: picture.rgb.len(),
-                });
+                return Err(Error::Pixels { width, height, found: picture.rgb.len() });
             }
             let png = raster::encode_png(width, height, png::ColorType::Rgb, picture.rgb);
             body += &format!(
@@ -261,10 +251,11 @@ mod tests {
 
     fn report() -> Report {
         let figure = Figure::new("F & <G>").panel(
-            Panel::new("(A)")
-                .x(Axis::log("κ"))
-                .y(Axis::linear("y"))
-                .line("a < b", [1.0, 10.0], [1.0, 2.0]),
+            Panel::new("(A)").x(Axis::log("κ")).y(Axis::linear("y")).line(
+                "a < b",
+                [1.0, 10.0],
+                [1.0, 2.0],
+            ),
         );
         let mut table = Table::new(["x"]);
         table.row(["<td>".into()]).unwrap();
@@ -291,26 +282,19 @@ mod tests {
                         caption: "cat > dog",
                     }])
                     .unwrap()
-                    .drawing(
-                        "<svg xmlns=\"http://www.w3.org/2000/svg\"/>",
-                        "a \"drawing\"",
-                        "<c>",
-                    ),
+                    .drawing("<svg xmlns=\"http://www.w3.org/2000/svg\"/>", "a \"drawing\"", "<c>"),
             )
     }
 
     #[test]
     fn the_page_is_well_formed_and_nothing_leaks() {
         let html = report().html();
-        // But for the doctype and void elements the page is XML: a strict parser finds any stray bracket.
+        // But for the doctype and void elements the page is XML: a strict parser finds any stray
+        // bracket.
         let xml = html.replace("<!DOCTYPE html>", "").replace("<br>", "<br/>");
         let xml = close_void_elements(&xml);
         let document = roxmltree::Document::parse(&xml).unwrap();
-        assert!(
-            document
-                .descendants()
-                .all(|node| !node.has_tag_name("script"))
-        );
+        assert!(document.descendants().all(|node| !node.has_tag_name("script")));
         let svgs = document
             .descendants()
             .filter(|node| node.tag_name().name() == "svg")
@@ -321,10 +305,8 @@ mod tests {
     fn close_void_elements(html: &str) -> String {
         let mut closed = String::new();
         let mut rest = html;
-        while let Some(at) = ["<meta", "<link", "<img"]
-            .iter()
-            .filter_map(|tag| rest.find(tag))
-            .min()
+        while let Some(at) =
+            ["<meta", "<link", "<img"].iter().filter_map(|tag| rest.find(tag)).min()
         {
             let end = at + rest[at..].find('>').unwrap();
             closed += &rest[..end];
@@ -337,13 +319,7 @@ mod tests {
     #[test]
     fn the_page_asks_nobody_for_anything() {
         let html = report().html();
-        for reference in [
-            "src=\"http",
-            "href=\"http",
-            "url(http",
-            "@import",
-            "<script",
-        ] {
+        for reference in ["src=\"http", "href=\"http", "url(http", "@import", "<script"] {
             assert!(!html.contains(reference), "{reference}");
         }
     }
@@ -351,9 +327,7 @@ mod tests {
     #[test]
     fn a_drawing_is_kept_as_it_is() {
         let svg = "<svg xmlns=\"http://www.w3.org/2000/svg\"><script/></svg>";
-        let html = Report::new("")
-            .section(Section::new("").drawing(svg, "", ""))
-            .html();
+        let html = Report::new("").section(Section::new("").drawing(svg, "", "")).html();
         let (_, rest) = html.split_once("data:image/svg+xml;base64,").unwrap();
         let (data, _) = rest.split_once('"').unwrap();
         assert_eq!(STANDARD.decode(data).unwrap(), svg.as_bytes());
@@ -362,12 +336,7 @@ mod tests {
 
     #[test]
     fn pictures_of_the_wrong_size_are_refused() {
-        let picture = Picture {
-            width: 2,
-            height: 2,
-            rgb: &[0; 11],
-            caption: "",
-        };
+        let picture = Picture { width: 2, height: 2, rgb: &[0; 11], caption: "" };
         assert!(Section::new("").pictures(&[picture]).is_err());
     }
 }

@@ -44,11 +44,7 @@ pub struct Cell {
 impl Cell {
     /// A number with this many significant digits, aligned to the right.
     pub fn number(value: f64, digits: usize) -> Self {
-        Self {
-            text: significant(value, digits),
-            tone: Tone::Plain,
-            numeric: true,
-        }
+        Self { text: significant(value, digits), tone: Tone::Plain, numeric: true }
     }
 
     /// Gives the cell a tone.
@@ -64,19 +60,13 @@ impl Cell {
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        Self {
-            text: text.to_owned(),
-            ..Self::default()
-        }
+        Self { text: text.to_owned(), ..Self::default() }
     }
 }
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self {
-            text,
-            ..Self::default()
-        }
+        Self { text, ..Self::default() }
     }
 }
 
@@ -124,12 +114,7 @@ impl Table {
     /// A table with these column headings.
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
         let header: Vec<String> = header.into_iter().map(Into::into).collect();
-        Self {
-            caption: String::new(),
-            aligns: vec![None; header.len()],
-            header,
-            rows: Vec::new(),
-        }
+        Self { caption: String::new(), aligns: vec![None; header.len()], header, rows: Vec::new() }
     }
 
     /// A line above the table that says what it shows.
@@ -150,10 +135,7 @@ impl Table {
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) -> Result<()> {
         let cells: Vec<Cell> = cells.into_iter().collect();
         if cells.len() != self.header.len() {
-            return Err(Error::Row {
-                found: cells.len(),
-                expected: self.header.len(),
-            });
+            return Err(Error::Row { found: cells.len(), expected: self.header.len() });
         }
         self.rows.push(cells);
         Ok(())

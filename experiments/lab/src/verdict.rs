@@ -114,7 +114,8 @@ pub struct Check {
     pub passed: bool,
 }
 
-/// Our own statements. An experiment whose checks do not all pass ends with an exit code that says so.
+/// Our own statements. An experiment whose checks do not all pass ends with an exit code that says
+/// so.
 #[derive(Debug, Clone, Default)]
 pub struct Checks(Vec<Check>);
 
@@ -126,11 +127,7 @@ impl Checks {
 
     /// Adds a check.
     pub fn add(&mut self, statement: impl Into<String>, measured: impl Into<String>, passed: bool) {
-        self.0.push(Check {
-            statement: statement.into(),
-            measured: measured.into(),
-            passed,
-        });
+        self.0.push(Check { statement: statement.into(), measured: measured.into(), passed });
     }
 
     /// The checks one by one.
@@ -154,22 +151,15 @@ impl Checks {
 
     /// Success if all passed.
     pub fn exit_code(&self) -> ExitCode {
-        if self.all_passed() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        }
+        if self.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     /// The checks as a table.
     pub fn table(&self) -> Result<Table> {
         let mut table = Table::new(["Our statement", "Measured", "Check"]);
         for check in &self.0 {
-            let (text, tone) = if check.passed {
-                ("pass", Tone::Good)
-            } else {
-                ("FAIL", Tone::Bad)
-            };
+            let (text, tone) =
+                if check.passed { ("pass", Tone::Good) } else { ("FAIL", Tone::Bad) };
             table.row([
                 check.statement.as_str().into(),
                 check.measured.as_str().into(),

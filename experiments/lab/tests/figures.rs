@@ -25,9 +25,7 @@ fn simple() -> Figure {
 
 fn every_kind() -> Figure {
     let grid = linspace(-1.0, 1.0, 9);
-    let values: Vec<f64> = (0..81)
-        .map(|i| f64::from(i % 9) - f64::from(i / 9))
-        .collect();
+    let values: Vec<f64> = (0..81).map(|i| f64::from(i % 9) - f64::from(i / 9)).collect();
     let bins: Vec<ReliabilityBin> = (0..10)
         .map(|i| ReliabilityBin {
             low: f64::from(i) / 10.0,
@@ -51,10 +49,7 @@ fn every_kind() -> Figure {
         )
         .panel(
             Panel::new("bars")
-                .x(Axis::names(
-                    "layer",
-                    ["a", "b", "a very long name that will not fit", "d"],
-                ))
+                .x(Axis::names("layer", ["a", "b", "a very long name that will not fit", "d"]))
                 .bars("one", [0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 0.5, 1.0])
                 .bars("two", [0.0, 1.0, 2.0, 3.0], [0.4, 1.0, 1.5, 0.1]),
         )
@@ -72,12 +67,7 @@ fn texts(document: &Document<'_>) -> Vec<String> {
     document
         .descendants()
         .filter(|node| node.has_tag_name(("http://www.w3.org/2000/svg", "text")))
-        .map(|node| {
-            node.descendants()
-                .filter(Node::is_text)
-                .filter_map(|n| n.text())
-                .collect()
-        })
+        .map(|node| node.descendants().filter(Node::is_text).filter_map(|n| n.text()).collect())
         .collect()
 }
 
@@ -88,17 +78,11 @@ struct Image {
 }
 
 fn decode(bytes: &[u8]) -> Image {
-    let mut reader = png::Decoder::new(std::io::Cursor::new(bytes))
-        .read_info()
-        .unwrap();
+    let mut reader = png::Decoder::new(std::io::Cursor::new(bytes)).read_info().unwrap();
     let mut rgb = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut rgb).unwrap();
     assert_eq!(info.color_type, png::ColorType::Rgb);
-    Image {
-        width: info.width as usize,
-        height: info.height as usize,
-        rgb,
-    }
+    Image { width: info.width as usize, height: info.height as usize, rgb }
 }
 
 impl Image {
@@ -106,19 +90,9 @@ impl Image {
     fn dark(&self, x: std::ops::Range<f64>, y: std::ops::Range<f64>) -> usize {
         let columns = (x.start * self.width as f64) as usize..(x.end * self.width as f64) as usize;
         let rows = (y.start * self.height as f64) as usize..(y.end * self.height as f64) as usize;
-        rows.flat_map(|row| {
-            columns
-                .clone()
-                .map(move |column| 3 * (row * self.width + column))
-        })
-        .filter(|i| {
-            self.rgb[*i..*i + 3]
-                .iter()
-                .map(|c| u32::from(*c))
-                .sum::<u32>()
-                < 384
-        })
-        .count()
+        rows.flat_map(|row| columns.clone().map(move |column| 3 * (row * self.width + column)))
+            .filter(|i| self.rgb[*i..*i + 3].iter().map(|c| u32::from(*c)).sum::<u32>() < 384)
+            .count()
     }
 }
 
@@ -133,30 +107,19 @@ fn svg_is_well_formed_and_says_what_it_was_told() {
     }
     let svg = simple().svg().unwrap();
     let texts = texts(&Document::parse(&svg).unwrap());
-    for expected in [
-        "(A) Panel",
-        "κ",
-        "AD",
-        "exact",
-        "measured",
-        "10−2",
-        "103",
-        "0.5",
-    ] {
-        assert!(
-            texts.iter().any(|text| text == expected),
-            "{expected}: {texts:?}"
-        );
+    for expected in ["(A) Panel", "κ", "AD", "exact", "measured", "10−2", "103", "0.5"] {
+        assert!(texts.iter().any(|text| text == expected), "{expected}: {texts:?}");
     }
 }
 
 #[test]
 fn points_stand_where_the_ticks_say() {
     let figure = Figure::new("").panel(
-        Panel::new("")
-            .x(Axis::log("x"))
-            .y(Axis::linear("y").range(-1.0, 1.0))
-            .points("", [1e-1, 1e1, 1e3], [-0.4, 0.4, 0.0]),
+        Panel::new("").x(Axis::log("x")).y(Axis::linear("y").range(-1.0, 1.0)).points(
+            "",
+            [1e-1, 1e1, 1e3],
+            [-0.4, 0.4, 0.0],
+        ),
     );
     let svg = figure.svg().unwrap();
     let document = Document::parse(&svg).unwrap();
@@ -164,11 +127,8 @@ fn points_stand_where_the_ticks_say() {
         |node: Node<'_, '_>, name: &str| node.attribute(name).unwrap().parse::<f64>().unwrap();
     let label = |text: &str, axis: &str| {
         let is_it = |node: &Node<'_, '_>| {
-            let content: String = node
-                .descendants()
-                .filter(Node::is_text)
-                .filter_map(|n| n.text())
-                .collect();
+            let content: String =
+                node.descendants().filter(Node::is_text).filter_map(|n| n.text()).collect();
             node.tag_name().name() == "text" && content == text
         };
         number(document.descendants().find(is_it).unwrap(), axis)
@@ -182,9 +142,7 @@ fn points_stand_where_the_ticks_say() {
     // Labels of the vertical axis are centred on their ticks by the same shift.
     let shift = circles[2].1 - label("0.0", "y");
     for ((x, y), (power, height)) in
-        circles
-            .iter()
-            .zip([("10−1", "−0.4"), ("101", "0.4"), ("103", "0.0")])
+        circles.iter().zip([("10−1", "−0.4"), ("101", "0.4"), ("103", "0.0")])
     {
         assert!((x - label(power, "x")).abs() < 0.02, "{power}");
         assert!((y - label(height, "y") - shift).abs() < 0.02, "{height}");
@@ -198,23 +156,15 @@ fn empty_bins_are_not_drawn() {
         .map(|i| ReliabilityBin {
             low: f64::from(i) / 10.0,
             high: f64::from(i + 1) / 10.0,
-            confidence: if i < 3 {
-                f64::NAN
-            } else {
-                (f64::from(i) + 0.5) / 10.0
-            },
+            confidence: if i < 3 { f64::NAN } else { (f64::from(i) + 0.5) / 10.0 },
             accuracy: if i < 3 { f64::NAN } else { f64::from(i) / 10.0 },
             share: if i < 3 { 0.0 } else { 1.0 / 7.0 },
         })
         .collect();
-    let figure = Figure::new("")
-        .legend(Legend::Hidden)
-        .panel(Panel::reliability("", &bins));
+    let figure = Figure::new("").legend(Legend::Hidden).panel(Panel::reliability("", &bins));
     let svg = figure.svg().unwrap();
     let document = Document::parse(&svg).unwrap();
-    let bars = document
-        .descendants()
-        .filter(|node| node.attribute("fill") == Some("#0072b2"));
+    let bars = document.descendants().filter(|node| node.attribute("fill") == Some("#0072b2"));
     assert_eq!(bars.count(), 7);
 }
 
@@ -225,10 +175,7 @@ fn svg_asks_nobody_for_anything() {
     for node in document.descendants() {
         for attribute in node.attributes() {
             let value = attribute.value();
-            assert!(
-                !value.contains("http") || attribute.name() == "xmlns",
-                "{value}"
-            );
+            assert!(!value.contains("http") || attribute.name() == "xmlns", "{value}");
         }
     }
     assert!(!svg.contains("url(http"));
@@ -237,17 +184,11 @@ fn svg_asks_nobody_for_anything() {
 #[test]
 fn labels_cannot_break_out_of_the_svg() {
     let figure = Figure::new("</text><script>alert(1)</script>").panel(
-        Panel::new("\"'<&>\u{1}")
-            .x(Axis::linear("]]>"))
-            .line("<!--", [0.0, 1.0], [0.0, 1.0]),
+        Panel::new("\"'<&>\u{1}").x(Axis::linear("]]>")).line("<!--", [0.0, 1.0], [0.0, 1.0]),
     );
     let svg = figure.svg().unwrap();
     let document = Document::parse(&svg).unwrap();
-    assert!(
-        document
-            .descendants()
-            .all(|node| node.tag_name().name() != "script")
-    );
+    assert!(document.descendants().all(|node| node.tag_name().name() != "script"));
     assert!(texts(&document).contains(&"</text><script>alert(1)</script>".to_owned()));
 }
 
@@ -264,16 +205,9 @@ fn png_has_the_size_asked_for_and_shows_its_texts() {
     assert!((150..room / 4).contains(&title), "{title} of {room}");
     // Without a title the place of the title is empty, so what was there was the title.
     let untitled = Figure::new("").panel(Panel::new("").line("", [0.0, 1.0], [0.0, 1.0]));
-    assert_eq!(
-        decode(&untitled.png(1.0).unwrap()).dark(0.0..0.1, 0.0..0.03),
-        0
-    );
+    assert_eq!(decode(&untitled.png(1.0).unwrap()).dark(0.0..0.1, 0.0..0.03), 0);
     // The curve: blue pixels in the data area.
-    let blue = one
-        .rgb
-        .chunks_exact(3)
-        .filter(|c| c[2] > 150 && c[0] < 60)
-        .count();
+    let blue = one.rgb.chunks_exact(3).filter(|c| c[2] > 150 && c[0] < 60).count();
     assert!(blue > 1000, "{blue}");
 }
 
@@ -301,10 +235,7 @@ fn heat_maps_show_the_right_colour_in_the_right_corner() {
     let mean_x = yellow.iter().map(|(x, _)| *x).sum::<usize>() / yellow.len();
     let mean_y = yellow.iter().map(|(_, y)| *y).sum::<usize>() / yellow.len();
     // The last value is that of the largest x and the largest y: upper right.
-    assert!(
-        mean_x > image.width / 2 && mean_y < image.height / 2,
-        "{mean_x} {mean_y}"
-    );
+    assert!(mean_x > image.width / 2 && mean_y < image.height / 2, "{mean_x} {mean_y}");
 }
 
 #[test]
@@ -328,37 +259,20 @@ fn mistakes_are_errors_that_name_the_place() {
 
     assert!(message(Figure::new("F")).contains("no panels"));
     let text = message(one(Panel::new("(A)").line("bad", [1.0, 2.0], [1.0])));
-    assert!(
-        text.contains("\"bad\"") && text.contains("y has 1 values, but x has 2"),
-        "{text}"
-    );
-    let text = message(one(Panel::new("(A)").points_with_errors(
-        "e",
-        [1.0],
-        [1.0],
-        [0.1, 0.2],
-    )));
+    assert!(text.contains("\"bad\"") && text.contains("y has 1 values, but x has 2"), "{text}");
+    let text = message(one(Panel::new("(A)").points_with_errors("e", [1.0], [1.0], [0.1, 0.2])));
     assert!(text.contains("the errors has 2"), "{text}");
     let text = message(one(Panel::new("(A)")));
-    assert!(
-        text.contains("(A)") && text.contains("no finite value"),
-        "{text}"
-    );
-    let text = message(one(Panel::new("(A)").x(Axis::log("κ")).line(
-        "l",
-        [-1.0, 0.0],
-        [1.0, 2.0],
-    )));
+    assert!(text.contains("(A)") && text.contains("no finite value"), "{text}");
+    let text = message(one(Panel::new("(A)").x(Axis::log("κ")).line("l", [-1.0, 0.0], [1.0, 2.0])));
     assert!(text.contains("positive values only"), "{text}");
-    let text = message(one(Panel::new("(A)")
-        .y(Axis::linear("y").range(2.0, 1.0))
-        .line("l", [0.0], [1.0])));
-    assert!(text.contains("increasing"), "{text}");
-    let text = message(one(Panel::new("(A)").line(
+    let text = message(one(Panel::new("(A)").y(Axis::linear("y").range(2.0, 1.0)).line(
         "l",
-        [0.0, 1.0],
-        [-1.7e308, 1.7e308],
+        [0.0],
+        [1.0],
     )));
+    assert!(text.contains("increasing"), "{text}");
+    let text = message(one(Panel::new("(A)").line("l", [0.0, 1.0], [-1.7e308, 1.7e308])));
     assert!(text.contains("too wide"), "{text}");
     let narrow = (0..9).fold(Figure::new("F").columns(9).width(400.0), |figure, _| {
         figure.panel(Panel::new("").line("l", [0.0], [1.0]))
@@ -390,11 +304,7 @@ const HARD: [f64; 12] = [
 fn data_of_any_kind_never_panic() {
     for a in HARD {
         for b in HARD {
-            for axis in [
-                Axis::linear("y"),
-                Axis::log("y"),
-                Axis::linear("y").integers(),
-            ] {
+            for axis in [Axis::linear("y"), Axis::log("y"), Axis::linear("y").integers()] {
                 let panel = Panel::new("p")
                     .x(axis.clone())
                     .y(axis)
@@ -440,27 +350,20 @@ fn heat_maps_of_any_kind_never_panic() {
 fn long_labels_are_broken_and_stay_on_the_page() {
     let long = "a label that goes on and on until it no longer fits into the width of the figure, and then goes on";
     for legend in [Legend::Below, Legend::Beside, Legend::PerPanel] {
-        let figure =
-            Figure::new(long)
-                .width(500.0)
-                .legend(legend)
-                .panel(
-                    Panel::new(long)
-                        .note(long)
-                        .line(long, [0.0, 1.0], [0.0, 1.0]),
-                );
+        let figure = Figure::new(long)
+            .width(500.0)
+            .legend(legend)
+            .panel(Panel::new(long).note(long).line(long, [0.0, 1.0], [0.0, 1.0]));
         let svg = figure.svg().unwrap();
         let document = Document::parse(&svg).unwrap();
         let mut lines = 0;
-        for node in document
-            .descendants()
-            .filter(|node| node.tag_name().name() == "text")
-        {
+        for node in document.descendants().filter(|node| node.tag_name().name() == "text") {
             let number = |name| node.attribute(name).unwrap().parse::<f64>().unwrap();
             let text = node.text().unwrap_or_default();
             if node.attribute("text-anchor").is_none() {
                 lines += 1;
-                // No letter of the label is narrower than this on average; unbroken, it would be twice as wide.
+                // No letter of the label is narrower than this on average; unbroken, it would be
+                // twice as wide.
                 let right = number("x") + 0.4 * number("font-size") * text.chars().count() as f64;
                 assert!(right <= 500.0, "{legend:?} {right} {text}");
             }
@@ -472,8 +375,5 @@ fn long_labels_are_broken_and_stay_on_the_page() {
 #[test]
 fn the_same_figure_is_the_same_file() {
     assert_eq!(every_kind().svg().unwrap(), every_kind().svg().unwrap());
-    assert_eq!(
-        every_kind().png(1.0).unwrap(),
-        every_kind().png(1.0).unwrap()
-    );
+    assert_eq!(every_kind().png(1.0).unwrap(), every_kind().png(1.0).unwrap());
 }

@@ -6,7 +6,8 @@ const BEGIN: &str = "<!-- table ";
 const CLOSE: &str = " -->";
 const END: &str = "<!-- end of table -->";
 
-/// The document with the text of every marked place made anew by `table`, which is given what the mark says.
+/// The document with the text of every marked place made anew by `table`, which is given what the
+/// mark says.
 ///
 /// ```
 /// let text = "# A\n<!-- table two -->\nold\n<!-- end of table -->\nB\n";
@@ -18,9 +19,7 @@ pub fn fill(text: &str, mut table: impl FnMut(&str) -> Result<String>) -> Result
     let mut open: Option<usize> = None;
     for (number, line) in (1..).zip(text.split_inclusive('\n')) {
         let trimmed = line.trim();
-        let mark = trimmed
-            .strip_prefix(BEGIN)
-            .and_then(|rest| rest.strip_suffix(CLOSE));
+        let mark = trimmed.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(CLOSE));
         match (mark, open) {
             (Some(_), Some(begin)) => bail!(
                 "the table of line {begin} has no end before line {number}: close it with {END}"
@@ -60,10 +59,7 @@ mod tests {
     fn only_marked_places_change() {
         let text = "a\n<!-- table x y -->\nold\nold\n<!-- end of table -->\nb";
         let filled = fill_with_new(text).unwrap();
-        assert_eq!(
-            filled,
-            "a\n<!-- table x y -->\nnew x y\n<!-- end of table -->\nb"
-        );
+        assert_eq!(filled, "a\n<!-- table x y -->\nnew x y\n<!-- end of table -->\nb");
         assert_eq!(fill_with_new(&filled).unwrap(), filled);
         assert_eq!(fill_with_new("no marks\n").unwrap(), "no marks\n");
     }
@@ -72,10 +68,7 @@ mod tests {
     fn marks_that_do_not_pair_are_named_by_line() {
         for (text, word) in [
             ("<!-- table x -->\nold\n", "line 1 has no end"),
-            (
-                "\n<!-- table x -->\n<!-- table y -->\n",
-                "line 2 has no end before line 3",
-            ),
+            ("\n<!-- table x -->\n<!-- table y -->\n", "line 2 has no end before line 3"),
             ("<!-- end of table -->\n", "line 1 ends"),
         ] {
             let error = fill_with_new(text).unwrap_err().to_string();

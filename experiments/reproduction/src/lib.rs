@@ -43,11 +43,7 @@ pub fn documents(root: &Path) -> Result<Vec<Document>> {
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let after = blocks::fill(&before, |mark| sources::table(root, mark))
             .with_context(|| path.display().to_string())?;
-        documents.push(Document {
-            path,
-            before,
-            after,
-        });
+        documents.push(Document { path, before, after });
     }
     Ok(documents)
 }
@@ -55,9 +51,7 @@ pub fn documents(root: &Path) -> Result<Vec<Document>> {
 fn collect_markdown(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut found = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
+    let mut found = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     found.sort();
     for path in found {
         if path.is_dir() {

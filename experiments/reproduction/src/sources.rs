@@ -35,7 +35,8 @@ fn csv(path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// A column of a table: a column of the file as it is, or its numbers rounded, with their deviation where there is one.
+/// A column of a table: a column of the file as it is, or its numbers rounded, with their deviation
+/// where there is one.
 struct Column {
     name: String,
     digits: Option<usize>,
@@ -49,10 +50,7 @@ impl Column {
         let (name, digits) = match text.split_once('=') {
             Some((name, digits)) => {
                 let digits = digits.parse().ok();
-                (
-                    name,
-                    Some(digits.with_context(|| format!("{text}: how many digits?"))?),
-                )
+                (name, Some(digits.with_context(|| format!("{text}: how many digits?"))?))
             }
             None => (text, None),
         };
@@ -75,8 +73,7 @@ impl Column {
             return Ok(mean.into());
         };
         let number = |text: &str| -> Result<f64> {
-            text.parse()
-                .with_context(|| format!("{text:?} is no number"))
+            text.parse().with_context(|| format!("{text:?} is no number"))
         };
         let mut text = format!("{:.digits$}", number(mean)?);
         let deviation = self.deviation.map(|place| &record[place]);
@@ -87,20 +84,15 @@ impl Column {
     }
 }
 
-/// Some columns of a CSV file. `accuracy=3` shows the column `accuracy` with three digits, and beside it `accuracy_deviation`.
+/// Some columns of a CSV file. `accuracy=3` shows the column `accuracy` with three digits, and
+/// beside it `accuracy_deviation`.
 fn spread(path: &Path, columns: &[&str]) -> Result<Table> {
     let mut reader = open(path)?;
     let header = reader.headers()?.clone();
-    let columns = columns
-        .iter()
-        .map(|column| Column::parse(column, &header))
-        .collect::<Result<Vec<_>>>()?;
+    let columns =
+        columns.iter().map(|column| Column::parse(column, &header)).collect::<Result<Vec<_>>>()?;
     let mut table = Table::new(columns.iter().map(|column| column.name.as_str()));
-    for (place, _) in columns
-        .iter()
-        .enumerate()
-        .filter(|(_, c)| c.digits.is_some())
-    {
+    for (place, _) in columns.iter().enumerate().filter(|(_, c)| c.digits.is_some()) {
         table = table.align(place, Align::Right);
     }
     for record in reader.records() {
@@ -136,12 +128,12 @@ fn landscapes(root: &Path, files: &[&str]) -> Result<Table> {
             let of = |family: &str| number(&format!("/{family}/{name}"), digits);
             Ok(format!("{}, {}", of("1d")?, of("2d")?))
         };
-        // The second of the three level sets. Where few directions reach it, its radius says little.
+        // The second of the three level sets. Where few directions reach it, its radius says
+        // little.
         let level = "/2d/level_sets/1";
         let reached = found.pointer(&format!("{level}/reached"));
-        let reached = reached
-            .and_then(Value::as_f64)
-            .with_context(|| format!("{file} has no level sets"))?;
+        let reached =
+            reached.and_then(Value::as_f64).with_context(|| format!("{file} has no level sets"))?;
         let level_set = if reached < 1.0 {
             format!("reached in {:.0} % of directions", 100.0 * reached)
         } else {
@@ -177,14 +169,8 @@ mod tests {
         let made = |mark: &str| table(folder.path(), mark);
         let markdown = made("spread scores.csv network ece=3 ratio=1").unwrap();
         let rows: Vec<&str> = markdown.lines().skip(2).collect();
-        assert!(
-            rows[0].contains("0.043 ± 0.001") && rows[0].contains("5.6"),
-            "{markdown}"
-        );
-        assert!(
-            rows[1].contains("0.100") && !rows[1].contains('±'),
-            "{markdown}"
-        );
+        assert!(rows[0].contains("0.043 ± 0.001") && rows[0].contains("5.6"), "{markdown}");
+        assert!(rows[1].contains("0.100") && !rows[1].contains('±'), "{markdown}");
         let error = format!("{:#}", made("spread scores.csv acc").unwrap_err());
         assert!(error.contains("\"acc\" among network, ece"), "{error}");
         assert!(made("spread scores.csv network=2").is_err());
@@ -202,19 +188,10 @@ mod tests {
         std::fs::write(folder.path().join("b.json"), "{}").unwrap();
         let markdown = table(folder.path(), "landscapes a.json").unwrap();
         let row = markdown.lines().last().unwrap();
-        for cell in [
-            "features.0",
-            "0.957, 0.957",
-            "3.85, 3.85",
-            "–",
-            "0.776 ± 28 %",
-        ] {
+        for cell in ["features.0", "0.957, 0.957", "3.85, 3.85", "–", "0.776 ± 28 %"] {
             assert!(row.contains(cell), "{cell}: {row}");
         }
-        let error = format!(
-            "{:#}",
-            table(folder.path(), "landscapes b.json").unwrap_err()
-        );
+        let error = format!("{:#}", table(folder.path(), "landscapes b.json").unwrap_err());
         assert!(error.contains("b.json"), "{error}");
     }
 }

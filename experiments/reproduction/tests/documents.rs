@@ -7,10 +7,8 @@ use std::path::Path;
 fn the_tables_of_the_documentation_are_those_of_the_results() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let documents = reproduction::documents(&root).unwrap();
-    let tables: usize = documents
-        .iter()
-        .map(|document| document.before.matches("<!-- table ").count())
-        .sum();
+    let tables: usize =
+        documents.iter().map(|document| document.before.matches("<!-- table ").count()).sum();
     assert!(tables > 0, "the documentation shows no results at all");
     for document in documents {
         assert!(
@@ -47,8 +45,5 @@ fn a_changed_result_is_noticed_and_a_missing_one_is_named() {
 
     fs::remove_file(root.path().join("data.csv")).unwrap();
     let error = format!("{:#}", reproduction::documents(root.path()).unwrap_err());
-    assert!(
-        error.contains("data.csv") && error.contains("page.md"),
-        "{error}"
-    );
+    assert!(error.contains("data.csv") && error.contains("page.md"), "{error}");
 }

@@ -1,4 +1,5 @@
-//! The paper's claims about the student, each with what was measured, and the statements this project makes instead.
+//! The paper's claims about the student, each with what was measured, and the statements this
+//! project makes instead.
 
 use lab::{Checks, Claims, Verdict, significant};
 use vmf_core::{Sphere, expected_cosine};
@@ -20,8 +21,8 @@ pub const BAND: f64 = 0.07;
 /// A posterior below this sigma_eff is tight.
 pub const TIGHT: f64 = 0.5;
 
-/// Where least squares has this many examples for each dimension, it does not fit the noise so well that its direction is
-/// worse than sigma_eff can know.
+/// Where least squares has this many examples for each dimension, it does not fit the noise so well
+/// that its direction is worse than sigma_eff can know.
 pub const EXAMPLES_PER_DIM: usize = 3;
 
 /// Standard errors that a mean over seeds may be away from what it should be.
@@ -29,11 +30,7 @@ const Z_LIMIT: f64 = 5.0;
 
 /// Judges every claim.
 pub fn judge(results: &Results) -> (Claims, Checks) {
-    let mut judge = Judge {
-        results,
-        claims: Claims::new(),
-        checks: Checks::new(),
-    };
+    let mut judge = Judge { results, claims: Claims::new(), checks: Checks::new() };
     judge.trends();
     judge.closed_forms();
     judge.directions();
@@ -87,11 +84,7 @@ impl Judge<'_> {
                 if !trend.holds() {
                     verdict = Verdict::DoesNotHold;
                 }
-                self.checks.add(
-                    format!("{statement} ({})", kind(gain)),
-                    &text,
-                    trend.holds(),
-                );
+                self.checks.add(format!("{statement} ({})", kind(gain)), &text, trend.holds());
                 measured.push(format!("{}: {text}", kind(gain)));
             }
             let claim = match variable {
@@ -99,8 +92,7 @@ impl Judge<'_> {
                 Variable::Dim => "learned σ_{eff} grows with D at fixed N",
                 Variable::Samples => "learned σ_{eff} decreases with more data",
             };
-            self.claims
-                .add(claim, measured.join("; "), variable.name(), verdict);
+            self.claims.add(claim, measured.join("; "), variable.name(), verdict);
         }
     }
 
@@ -137,11 +129,8 @@ impl Judge<'_> {
 
     /// The student's direction is that of least squares, and A tells how good that is.
     fn directions(&mut self) {
-        let enough: Vec<Point> = self
-            .points()
-            .into_iter()
-            .filter(|p| p.samples >= EXAMPLES_PER_DIM * p.dim)
-            .collect();
+        let enough: Vec<Point> =
+            self.points().into_iter().filter(|p| p.samples >= EXAMPLES_PER_DIM * p.dim).collect();
         for gain in self.gains() {
             self.check_worst(
                 &format!(
@@ -197,11 +186,7 @@ impl Judge<'_> {
             let Some((error, point)) = self.worst(points, value) else {
                 return;
             };
-            measured.push(format!(
-                "{}: cosine − A up to {}",
-                kind(gain),
-                significant(error, 2)
-            ));
+            measured.push(format!("{}: cosine − A up to {}", kind(gain), significant(error, 2)));
             places.push(format!("{}: {point}", kind(gain)));
             let beyond = |p: &Point| value(self, p).abs() > BAND + self.allowance(p);
             within.push(!points.iter().any(beyond));
@@ -218,7 +203,8 @@ impl Judge<'_> {
         );
     }
 
-    /// Two standard errors of a mean cosine over the seeds, from theory: a few seeds do not tell their own deviation.
+    /// Two standard errors of a mean cosine over the seeds, from theory: a few seeds do not tell
+    /// their own deviation.
     fn allowance(&self, point: &Point) -> f64 {
         let deviation = closed_form::least_squares_cosine_deviation(point).unwrap_or(0.0);
         2.0 * deviation / (self.results.settings.seeds as f64).sqrt()
@@ -251,7 +237,8 @@ impl Judge<'_> {
         );
     }
 
-    /// The sampler has converged, the exact posterior is calibrated, and the learned concentration is what theory says.
+    /// The sampler has converged, the exact posterior is calibrated, and the learned concentration
+    /// is what theory says.
     fn exact_posterior(&mut self) {
         let all: Vec<Compared> = EXACT.iter().flat_map(|p| self.results.exact(p)).collect();
         let (effective, r_hat) = all.iter().fold((f64::INFINITY, 0.0), |(e, r), c| {
@@ -267,9 +254,7 @@ impl Judge<'_> {
             r_hat < 1.05 && effective >= 200.0,
         );
         let surprise = Estimate::of(
-            &all.iter()
-                .map(|c| c.exact.cosine - c.exact.resultant)
-                .collect::<Vec<_>>(),
+            &all.iter().map(|c| c.exact.cosine - c.exact.resultant).collect::<Vec<_>>(),
         );
         self.checks.add(
             "exact posterior: the cosine of its mean to the teacher is its resultant length, on average",
@@ -313,8 +298,7 @@ impl Judge<'_> {
             };
             let (trend, text) = trend_of(variable, &nonlinear::sweep(variable), sigmas);
             let what = "nonlinear teacher: the first layer's σ_{eff}";
-            self.checks
-                .add(trend_statement(variable, what), text, trend.holds());
+            self.checks.add(trend_statement(variable, what), text, trend.holds());
         }
     }
 
@@ -323,18 +307,15 @@ impl Judge<'_> {
         Estimate::of(&students.iter().map(of).collect::<Vec<_>>()).mean
     }
 
-    /// The value that is furthest from zero, and where. One that is not a number counts as furthest.
+    /// The value that is furthest from zero, and where. One that is not a number counts as
+    /// furthest.
     fn worst(
         &self,
         points: &[Point],
         value: impl Fn(&Self, &Point) -> f64,
     ) -> Option<(f64, Point)> {
         let size = |value: f64| {
-            if value.is_nan() {
-                f64::INFINITY
-            } else {
-                value.abs()
-            }
+            if value.is_nan() { f64::INFINITY } else { value.abs() }
         };
         points
             .iter()
@@ -359,10 +340,11 @@ impl Judge<'_> {
     }
 }
 
-/// `N / (N - D - 1)`: how much more concentrated the best von Mises-Fisher distribution is than a tight exact posterior.
+/// `N / (N - D - 1)`: how much more concentrated the best von Mises-Fisher distribution is than a
+/// tight exact posterior.
 ///
-/// Its precision is the mean of the exact posterior's precisions, `N / s^2`; the exact posterior's spread is the mean of
-/// their inverses, `s^2 / (N - D - 1)` for Gaussian inputs.
+/// Its precision is the mean of the exact posterior's precisions, `N / s^2`; the exact posterior's
+/// spread is the mean of their inverses, `s^2 / (N - D - 1)` for Gaussian inputs.
 pub fn overconfidence(point: &Point) -> f64 {
     point.samples as f64 / (point.samples as f64 - point.dim as f64 - 1.0)
 }
@@ -381,11 +363,7 @@ fn trend_of(
         groups.reverse();
     }
     let trend = Trend::of(&groups);
-    let order = if trend.monotone {
-        "monotone"
-    } else {
-        "NOT monotone"
-    };
+    let order = if trend.monotone { "monotone" } else { "NOT monotone" };
     let text = format!(
         "{} → {}, {order}, Jonckheere-Terpstra z = {}",
         ends[0],

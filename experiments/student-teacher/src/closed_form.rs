@@ -20,15 +20,15 @@ pub fn sigma_fixed_gain_large_dim(point: &Point, beta: f64) -> f64 {
     positive_root(share(dim), pressure(point, beta) * dim).sqrt()
 }
 
-/// sigma_eff at the stationary point with a learned gain, where `covariance` is that of the normalized activation with the
-/// targets, `c = mean(b y)`:
+/// sigma_eff at the stationary point with a learned gain, where `covariance` is that of the
+/// normalized activation with the targets, `c = mean(b y)`:
 ///
 /// ```text
 /// sigma^2 (1 + sigma^2 (D-1)/D) / (1 + sigma^2)^2 = beta (D-1) s^2 / (N c^2)
 /// ```
 ///
-/// The left side never exceeds `(D-1)/D`. Where the right side does, the KL outweighs all that the data can say, and
-/// sigma_eff grows without end: infinity is returned.
+/// The left side never exceeds `(D-1)/D`. Where the right side does, the KL outweighs all that the
+/// data can say, and sigma_eff grows without end: infinity is returned.
 pub fn sigma_learned_gain(point: &Point, beta: f64, covariance: f64) -> f64 {
     let dim = point.dim as f64;
     let r = pressure(point, beta) * (dim - 1.0) / (covariance * covariance);
@@ -40,8 +40,8 @@ pub fn sigma_learned_gain(point: &Point, beta: f64, covariance: f64) -> f64 {
     (2.0 * r / denominator).sqrt()
 }
 
-/// The covariance that least squares reaches on average: the teacher's part, and what `min(D, N-1)` free directions
-/// explain of the observation noise.
+/// The covariance that least squares reaches on average: the teacher's part, and what `min(D, N-1)`
+/// free directions explain of the observation noise.
 pub fn expected_covariance(point: &Point) -> f64 {
     let explained = point.dim.min(point.samples - 1) as f64;
     (1.0 + point.noise.powi(2) * explained / point.samples as f64).sqrt()
@@ -53,21 +53,20 @@ pub fn expected_covariance(point: &Point) -> f64 {
 /// 1 / sqrt(1 + (D-1) s^2 / (N - D - 2))
 /// ```
 ///
-/// The error of least squares has the covariance `s^2 (X^T X)^-1`, whose mean for centred Gaussian inputs is
-/// `s^2 I / (N - D - 2)`; all but its part along the teacher turns the direction. None for `N < D + 3`.
+/// The error of least squares has the covariance `s^2 (X^T X)^-1`, whose mean for centred Gaussian
+/// inputs is `s^2 I / (N - D - 2)`; all but its part along the teacher turns the direction. None
+/// for `N < D + 3`.
 pub fn least_squares_cosine(point: &Point) -> Option<f64> {
-    let freedom = point
-        .samples
-        .checked_sub(point.dim + 2)
-        .filter(|&f| f > 0)?;
+    let freedom = point.samples.checked_sub(point.dim + 2).filter(|&f| f > 0)?;
     let error = (point.dim as f64 - 1.0) * point.noise.powi(2) / freedom as f64;
     Some(1.0 / (1.0 + error).sqrt())
 }
 
 /// How much that cosine differs from one data set to the next, to first order.
 ///
-/// With `t = |e|^2` the squared tangential error, `cos = 1/sqrt(1 + t)`; t has the relative deviation `sqrt(2/(D-1))` of a sum
-/// of `D - 1` squares, and that of twice the radial error, `2 s / sqrt(N)`.
+/// With `t = |e|^2` the squared tangential error, `cos = 1/sqrt(1 + t)`; t has the relative
+/// deviation `sqrt(2/(D-1))` of a sum of `D - 1` squares, and that of twice the radial error, `2 s
+/// / sqrt(N)`.
 pub fn least_squares_cosine_deviation(point: &Point) -> Option<f64> {
     let cosine = least_squares_cosine(point)?;
     let t = cosine.powi(-2) - 1.0;
@@ -94,20 +93,11 @@ fn positive_root(q: f64, r: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const POINTS: [(f64, usize, usize); 5] = [
-        (0.1, 100, 1000),
-        (1.0, 2, 50),
-        (2.0, 27, 300),
-        (5.0, 100, 1000),
-        (3.0, 100, 100),
-    ];
+    const POINTS: [(f64, usize, usize); 5] =
+        [(0.1, 100, 1000), (1.0, 2, 50), (2.0, 27, 300), (5.0, 100, 1000), (3.0, 100, 100)];
 
     fn point((noise, dim, samples): (f64, usize, usize)) -> Point {
-        Point {
-            noise,
-            dim,
-            samples,
-        }
+        Point { noise, dim, samples }
     }
 
     /// The objective averaged over the noise, per example, with its constants left out.

@@ -1,12 +1,10 @@
 //! Whether Markov chains have been run for long enough.
 
-/// The effective number of independent draws in all chains: their number over the autocorrelation time, which is summed
-/// over pairs of lags as long as the pairs are positive (Geyer's initial positive sequence).
+/// The effective number of independent draws in all chains: their number over the autocorrelation
+/// time, which is summed over pairs of lags as long as the pairs are positive (Geyer's initial
+/// positive sequence).
 pub fn effective_size(chains: &[Vec<f64>]) -> f64 {
-    chains
-        .iter()
-        .map(|chain| effective_size_of_one(chain))
-        .sum()
+    chains.iter().map(|chain| effective_size_of_one(chain)).sum()
 }
 
 fn effective_size_of_one(chain: &[f64]) -> f64 {
@@ -31,8 +29,8 @@ fn effective_size_of_one(chain: &[f64]) -> f64 {
     count / time.max(1.0)
 }
 
-/// Split R-hat (Gelman et al., Bayesian Data Analysis): the deviation of all draws over that within the halves of
-/// chains. One when the chains agree.
+/// Split R-hat (Gelman et al., Bayesian Data Analysis): the deviation of all draws over that within
+/// the halves of chains. One when the chains agree.
 pub fn split_r_hat(chains: &[Vec<f64>]) -> f64 {
     let halves: Vec<&[f64]> = chains
         .iter()

@@ -6,9 +6,10 @@
 //! p(w) ~ exp(h.w - w.Lambda w / 2),  |w| = 1,     Lambda = X^T X / s^2,  h = X^T y / s^2
 //! ```
 //!
-//! a Fisher-Bingham density. The geodesic slice sampler (Habeck, Hasenpflug, Kodgirwar, Rudolf 2023) draws from it without
-//! settings: through the current point a uniformly random great circle is laid, and the density along it, which five
-//! inner products describe, is slice-sampled with shrinkage.
+//! a Fisher-Bingham density. The geodesic slice sampler (Habeck, Hasenpflug, Kodgirwar, Rudolf
+//! 2023) draws from it without settings: through the current point a uniformly random great circle
+//! is laid, and the density along it, which five inner products describe, is slice-sampled with
+//! shrinkage.
 
 use std::f64::consts::TAU;
 
@@ -22,7 +23,8 @@ use crate::problem::{
 
 /// Chains, each from a uniformly random start.
 const CHAINS: u32 = 4;
-/// Steps of a chain after the first fifth, which is thrown away; times D, because a step moves along one great circle.
+/// Steps of a chain after the first fifth, which is thrown away; times D, because a step moves
+/// along one great circle.
 const STEPS_PER_DIM: usize = 800;
 /// Directions along which chains are compared, besides that of `h`.
 const PROBES: usize = 4;
@@ -90,21 +92,14 @@ struct Chain<'a> {
 impl<'a> Chain<'a> {
     fn at(w: Vec<f64>, density: &'a FisherBingham) -> Self {
         let lambda_w = density.lambda_times(&w);
-        Self {
-            density,
-            w,
-            lambda_w,
-        }
+        Self { density, w, lambda_w }
     }
 
     fn step(&mut self, rng: &mut impl Rng) {
         let v = self.tangent(rng);
         let lambda_v = self.density.lambda_times(&v);
-        let (ww, wv, vv) = (
-            dot(&self.w, &self.lambda_w),
-            dot(&v, &self.lambda_w),
-            dot(&v, &lambda_v),
-        );
+        let (ww, wv, vv) =
+            (dot(&self.w, &self.lambda_w), dot(&v, &self.lambda_w), dot(&v, &lambda_v));
         let (hw, hv) = (dot(&self.density.h, &self.w), dot(&self.density.h, &v));
         let log_density = |angle: f64| {
             let (sin, cos) = angle.sin_cos();
@@ -204,7 +199,8 @@ impl Draws {
         mean
     }
 
-    /// `|E w|`, from products of the means of different chains: the square of one mean would count its error as length.
+    /// `|E w|`, from products of the means of different chains: the square of one mean would count
+    /// its error as length.
     fn resultant(&self) -> f64 {
         let mut products = Vec::new();
         for (i, a) in self.means.iter().enumerate() {
@@ -225,16 +221,14 @@ mod tests {
     use super::*;
     use vmf_core::Sphere;
 
-    /// Without the quadratic term the density is von Mises-Fisher's, whose mean resultant length is known.
+    /// Without the quadratic term the density is von Mises-Fisher's, whose mean resultant length is
+    /// known.
     #[test]
     fn a_von_mises_fisher_density_is_sampled_right() {
         for (dim, kappa) in [(3, 2.0), (10, 30.0)] {
             let mut h = vec![0.0; dim];
             h[1] = kappa;
-            let density = FisherBingham {
-                lambda: vec![0.0; dim * dim],
-                h,
-            };
+            let density = FisherBingham { lambda: vec![0.0; dim * dim], h };
             let draws = draw(&density, 1);
             let exact = Sphere::new(dim).unwrap().mean_resultant_length(kappa);
             let resultant = draws.resultant();
@@ -243,13 +237,11 @@ mod tests {
         }
     }
 
-    /// In two dimensions the density is a function of one angle, and its mean an integral that a sum over a fine grid gives.
+    /// In two dimensions the density is a function of one angle, and its mean an integral that a
+    /// sum over a fine grid gives.
     #[test]
     fn a_fisher_bingham_density_is_sampled_right() {
-        let density = FisherBingham {
-            lambda: vec![6.0, 1.5, 1.5, 1.0],
-            h: vec![0.5, 0.8],
-        };
+        let density = FisherBingham { lambda: vec![6.0, 1.5, 1.5, 1.0], h: vec![0.5, 0.8] };
         let (mut mass, mut mean) = (0.0, [0.0; 2]);
         for i in 0..10_000 {
             let (sin, cos) = (TAU * f64::from(i) / 1e4).sin_cos();
@@ -259,15 +251,12 @@ mod tests {
             add_scaled(&mut mean, p, &w);
         }
         let exact = mean.map(|m| m / mass);
-        // Few steps suffice in two dimensions, but the number of steps goes with D: take several seeds.
+        // Few steps suffice in two dimensions, but the number of steps goes with D: take several
+        // seeds.
         let seeds = 20;
         let mut sampled = [0.0; 2];
         for seed in 0..seeds {
-            add_scaled(
-                &mut sampled,
-                1.0 / seeds as f64,
-                &draw(&density, seed).mean(),
-            );
+            add_scaled(&mut sampled, 1.0 / seeds as f64, &draw(&density, seed).mean());
         }
         for (sampled, exact) in sampled.iter().zip(exact) {
             assert!((sampled - exact).abs() < 0.02, "{sampled} {exact}");

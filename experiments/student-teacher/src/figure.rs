@@ -1,4 +1,5 @@
-//! The paper's figure "Student-teacher recovery", the exact posterior beside its approximations, and the nonlinear teacher.
+//! The paper's figure "Student-teacher recovery", the exact posterior beside its approximations,
+//! and the nonlinear teacher.
 
 use lab::{Axis, Color, Dash, Figure, Legend, Marker, Panel, Series, logspace};
 use vmf_core::{Sphere, expected_cosine};
@@ -13,8 +14,8 @@ use crate::tasks::{Compared, EXACT};
 
 /// Cosine and A over each sweep, and sigma_eff below them.
 ///
-/// A colour means the same in every panel: blue is the student with a learned gain, vermilion the one with gain 1, black
-/// what the teacher says.
+/// A colour means the same in every panel: blue is the student with a learned gain, vermilion the
+/// one with gain 1, black what the teacher says.
 pub fn recovery(results: &Results) -> Figure {
     let mut figure = Figure::new("Student-teacher recovery")
         .subtitle(format!(
@@ -41,10 +42,8 @@ fn directions(results: &Results, variable: Variable, letter: &str) -> Panel {
         Variable::Samples => "Direction, by sample size",
     };
     let (grid, fine) = grid(results, variable);
-    let least_squares: Vec<f64> = fine
-        .iter()
-        .map(|p| closed_form::least_squares_cosine(p).unwrap_or(f64::NAN))
-        .collect();
+    let least_squares: Vec<f64> =
+        fine.iter().map(|p| closed_form::least_squares_cosine(p).unwrap_or(f64::NAN)).collect();
     let mut panel = Panel::new(format!("({letter}) {title}"))
         .x(Axis::log(variable.name()))
         .y(Axis::linear("cosine to the teacher, A").include(1.0))
@@ -54,15 +53,14 @@ fn directions(results: &Results, variable: Variable, letter: &str) -> Panel {
                 .dash(Dash::Dotted),
         );
     for &gain in &results.settings.gains {
-        let predicted: Vec<f64> = fine
-            .iter()
-            .map(|p| expected_cosine(results.predicted_sigma(p, gain)))
-            .collect();
-        panel = panel
-            .series(closed_form_line(gain, &grid, predicted))
-            .series(measured(results, variable, gain, |l| {
-                expected_cosine(l.sigma)
-            }));
+        let predicted: Vec<f64> =
+            fine.iter().map(|p| expected_cosine(results.predicted_sigma(p, gain))).collect();
+        panel = panel.series(closed_form_line(gain, &grid, predicted)).series(measured(
+            results,
+            variable,
+            gain,
+            |l| expected_cosine(l.sigma),
+        ));
     }
     // Both students have the same direction; the first is shown.
     if let Some(&gain) = results.settings.gains.first() {
@@ -88,13 +86,14 @@ fn noise_scales(results: &Results, variable: Variable, letter: &str) -> Panel {
         .x(Axis::log(variable.name()))
         .y(Axis::log("learned σ_{eff}"));
     for &gain in &results.settings.gains {
-        let predicted: Vec<f64> = fine
-            .iter()
-            .map(|point| results.predicted_sigma(point, gain))
-            .collect();
-        panel = panel
-            .series(closed_form_line(gain, &grid, predicted))
-            .series(measured(results, variable, gain, |l| l.sigma));
+        let predicted: Vec<f64> =
+            fine.iter().map(|point| results.predicted_sigma(point, gain)).collect();
+        panel = panel.series(closed_form_line(gain, &grid, predicted)).series(measured(
+            results,
+            variable,
+            gain,
+            |l| l.sigma,
+        ));
     }
     panel
 }
@@ -106,20 +105,15 @@ pub fn exact(results: &Results) -> Figure {
         EXACT
             .iter()
             .map(|point| {
-                let values: Vec<f64> = results
-                    .exact(point)
-                    .iter()
-                    .map(|compared| value(point, compared))
-                    .collect();
+                let values: Vec<f64> =
+                    results.exact(point).iter().map(|compared| value(point, compared)).collect();
                 let estimate = Estimate::of(&values);
                 (estimate.mean, 2.0 * estimate.error)
             })
             .unzip()
     };
     let panel = |title: &str, label: &str| {
-        Panel::new(title)
-            .x(Axis::log("observation noise s"))
-            .y(Axis::linear(label))
+        Panel::new(title).x(Axis::log("observation noise s")).y(Axis::linear(label))
     };
     let resultant = panel("(A) Mean resultant length", "|E w|");
     let resultant = METHODS.iter().fold(resultant, |panel, method| {
@@ -198,9 +192,7 @@ pub static METHODS: [Method; 4] = [
 
 impl Method {
     fn series(&self, xs: &[f64], ys: Vec<f64>) -> Series {
-        Series::line_points(self.label, xs, ys)
-            .color(self.color)
-            .marker(self.marker)
+        Series::line_points(self.label, xs, ys).color(self.color).marker(self.marker)
     }
 }
 
@@ -275,15 +267,9 @@ fn grid(results: &Results, variable: Variable) -> (Vec<f64>, Vec<Point>) {
             let whole = value.round() as usize;
             let base = results.settings.base;
             match variable {
-                Variable::Noise => Point {
-                    noise: value,
-                    ..base
-                },
+                Variable::Noise => Point { noise: value, ..base },
                 Variable::Dim => Point { dim: whole, ..base },
-                Variable::Samples => Point {
-                    samples: whole,
-                    ..base
-                },
+                Variable::Samples => Point { samples: whole, ..base },
             }
         })
         .collect();
@@ -331,9 +317,7 @@ fn closed_form_line(gain: Gain, xs: &[f64], ys: Vec<f64>) -> Series {
         Gain::Learned => Dash::Solid,
         Gain::Fixed => Dash::Dashed,
     };
-    Series::line(format!("closed form, {}", kind(gain)), xs, ys)
-        .color(color(gain))
-        .dash(dash)
+    Series::line(format!("closed form, {}", kind(gain)), xs, ys).color(color(gain)).dash(dash)
 }
 
 fn color(gain: Gain) -> Color {

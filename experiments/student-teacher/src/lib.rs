@@ -1,23 +1,26 @@
 //! Does a layer's learned noise recover how hard its task is?
 //!
-//! The second experiment of *Precise Bayesian Neural Networks*. A linear teacher `y = w*.x + s * noise` with a unit-norm
-//! direction and inputs `x ~ N(0, I)` has a student `y^ = g (BN(w.x) + sigma eps)`, one von Mises-Fisher unit with an output
-//! gain, trained with `NLL + beta / N * KL` by Adam. Three sweeps, of the observation noise s, the input dimension D and the
-//! sample size N, show what sigma_eff becomes, and whether the `A = 1 / sqrt(1 + sigma^2)` that follows from it is the
-//! cosine between student and teacher.
+//! The second experiment of *Precise Bayesian Neural Networks*. A linear teacher `y = w*.x + s *
+//! noise` with a unit-norm direction and inputs `x ~ N(0, I)` has a student `y^ = g (BN(w.x) +
+//! sigma eps)`, one von Mises-Fisher unit with an output gain, trained with `NLL + beta / N * KL`
+//! by Adam. Three sweeps, of the observation noise s, the input dimension D and the sample size N,
+//! show what sigma_eff becomes, and whether the `A = 1 / sqrt(1 + sigma^2)` that follows from it is
+//! the cosine between student and teacher.
 //!
 //! # What the student must learn
 //!
-//! Write `b` for the activation normalized over the sample, so that `mean(b) = 0` and `mean(b^2) = 1`, and
-//! `c = mean(b y)`. Averaged over the noise eps, the objective per example is, up to constants,
+//! Write `b` for the activation normalized over the sample, so that `mean(b) = 0` and `mean(b^2) =
+//! 1`, and `c = mean(b y)`. Averaged over the noise eps, the objective per example is, up to
+//! constants,
 //!
 //! ```text
 //! L(g, sigma, w) = (g^2 (1 + sigma^2) - 2 g c(w)) / (2 s^2)  +  beta/N (D-1)/2 ln(1 + D/((D-1) sigma^2))
 //! ```
 //!
-//! **Direction.** Only c depends on w. Whatever g and sigma are, the student maximizes the correlation of its activation with
-//! the targets: its direction is that of *least squares*. Neither the KL nor the noise regularizes it. For Gaussian inputs
-//! the cosine to the teacher is therefore about `1 / sqrt(1 + (D-1) s^2 / (N-D-2))`.
+//! **Direction.** Only c depends on w. Whatever g and sigma are, the student maximizes the
+//! correlation of its activation with the targets: its direction is that of *least squares*.
+//! Neither the KL nor the noise regularizes it. For Gaussian inputs the cosine to the teacher is
+//! therefore about `1 / sqrt(1 + (D-1) s^2 / (N-D-2))`.
 //!
 //! **Gain 1.** `dL/d(sigma^2) = 1/(2 s^2) - beta/N (D/2) / (sigma^2 (sigma^2 + D/(D-1))) = 0` gives
 //!
@@ -25,7 +28,8 @@
 //! sigma^2 (1 + sigma^2 (D-1)/D) = beta (D-1) s^2 / N
 //! ```
 //!
-//! whatever the data are. (With `beta D s^2 / N` on the right, a simpler form, sigma is too large by up to `1/(2(D-1))`.)
+//! whatever the data are. (With `beta D s^2 / N` on the right, a simpler form, sigma is too large
+//! by up to `1/(2(D-1))`.)
 //!
 //! **Learned gain.** `dL/dg = 0` gives `g = c / (1 + sigma^2) = c A^2`, and with it
 //!
@@ -33,19 +37,20 @@
 //! sigma^2 (1 + sigma^2 (D-1)/D) / (1 + sigma^2)^2 = beta (D-1) s^2 / (N c^2)
 //! ```
 //!
-//! For large D this is `1 - A^2 = beta D s^2 / (N c^2)`. The left side stays below `(D-1)/D`: a signal with
-//! `c^2 < beta D s^2 / N` is not worth its KL, and sigma grows without end. Least squares has
-//! `c^2 = 1 + s^2 min(D, N-1) / N` on average, which for beta = 1 makes `sigma^2 = D s^2 / N` and
-//! `A = 1 / sqrt(1 + D s^2 / N)`. Beside the cosine of least squares that explains what the sweeps show: with a learned gain,
-//! A *is* the cosine up to `N / (N - D)`; with gain 1 it is so only as long as sigma is small, because there
-//! `sigma^2 < D s^2 / N`.
+//! For large D this is `1 - A^2 = beta D s^2 / (N c^2)`. The left side stays below `(D-1)/D`: a
+//! signal with `c^2 < beta D s^2 / N` is not worth its KL, and sigma grows without end. Least
+//! squares has `c^2 = 1 + s^2 min(D, N-1) / N` on average, which for beta = 1 makes `sigma^2 = D
+//! s^2 / N` and `A = 1 / sqrt(1 + D s^2 / N)`. Beside the cosine of least squares that explains
+//! what the sweeps show: with a learned gain, A *is* the cosine up to `N / (N - D)`; with gain 1 it
+//! is so only as long as sigma is small, because there `sigma^2 < D s^2 / N`.
 //!
 //! # Against the exact posterior
 //!
-//! The exact posterior of the direction is sampled ([`exact`]). Where it is tight, it is Gaussian on the tangent space with
-//! precision `X^T X / s^2`, so that its spread is the mean of the inverse eigenvalues, `s^2 / (N - D - 1)` a dimension. The
-//! variational optimum has the mean of the eigenvalues, `N / s^2`: its kappa is `N / (N - D - 1)` times too large. That is the
-//! known price of a one-parameter posterior, here in closed form.
+//! The exact posterior of the direction is sampled ([`exact`]). Where it is tight, it is Gaussian
+//! on the tangent space with precision `X^T X / s^2`, so that its spread is the mean of the inverse
+//! eigenvalues, `s^2 / (N - D - 1)` a dimension. The variational optimum has the mean of the
+//! eigenvalues, `N / s^2`: its kappa is `N / (N - D - 1)` times too large. That is the known price
+//! of a one-parameter posterior, here in closed form.
 //!
 //! # What is where
 //!

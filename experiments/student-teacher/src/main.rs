@@ -14,10 +14,11 @@ use student_teacher::{run, show};
 
 /// Does sigma_eff recover how hard a task is?
 ///
-/// Without a subcommand: teaches students of a linear teacher over sweeps of observation noise, input dimension and sample
-/// size, compares what they learn with closed forms, with the exact posterior and with mean-field Gaussians, prints a
-/// verdict on every claim of the paper, and writes figures (SVG, PNG), data (CSV), checkpoints and a report (HTML). Exits
-/// with 1 when a statement of this project fails.
+/// Without a subcommand: teaches students of a linear teacher over sweeps of observation noise,
+/// input dimension and sample size, compares what they learn with closed forms, with the exact
+/// posterior and with mean-field Gaussians, prints a verdict on every claim of the paper, and
+/// writes figures (SVG, PNG), data (CSV), checkpoints and a report (HTML). Exits with 1 when a
+/// statement of this project fails.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -70,7 +71,8 @@ struct Run {
     #[arg(long, default_value_t = 5)]
     seeds: u64,
 
-    /// Whether the student's output gain is learned, fixed to 1, or both kinds of student are taught.
+    /// Whether the student's output gain is learned, fixed to 1, or both kinds of student are
+    /// taught.
     #[arg(long, value_enum, default_value = "both")]
     gain: Gains,
 
@@ -90,7 +92,8 @@ struct Run {
     #[arg(long, default_value = OUT)]
     out: PathBuf,
 
-    /// Go on with a run that was stopped: students that are in the folder already are not taught again.
+    /// Go on with a run that was stopped: students that are in the folder already are not taught
+    /// again.
     #[arg(long)]
     resume: bool,
 
@@ -158,8 +161,7 @@ fn list<T: Parse>(option: &str, text: Option<&str>, default: Vec<T>) -> Result<V
 
 fn number<T: Parse>(option: &str, text: &str) -> Result<T> {
     let text = text.trim();
-    text.parse()
-        .map_err(|_| anyhow!("{option}: {text:?} is not {}", T::WHAT))
+    text.parse().map_err(|_| anyhow!("{option}: {text:?} is not {}", T::WHAT))
 }
 
 /// A number of an option, and what to call it.
@@ -177,11 +179,12 @@ impl Parse for usize {
 
 /// Makes each operation of Candle run on the thread that asks for it.
 ///
-/// Students are taught side by side, and Candle's own threads, which wait for each other in busy loops, would only be in their
-/// way. Candle reads how many to use from the environment.
+/// Students are taught side by side, and Candle's own threads, which wait for each other in busy
+/// loops, would only be in their way. Candle reads how many to use from the environment.
 fn one_thread_an_operation() {
     for variable in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
-        // SAFETY: this is the first thing the program does, so that no other thread can be reading the environment.
+        // SAFETY: this is the first thing the program does, so that no other thread can be reading
+        // the environment.
         unsafe { std::env::set_var(variable, "1") };
     }
 }

@@ -1,9 +1,11 @@
-//! What is usually done in place of a posterior on the sphere: a Gaussian for each weight, all independent.
+//! What is usually done in place of a posterior on the sphere: a Gaussian for each weight, all
+//! independent.
 //!
-//! The weights are free, with the prior `N(0, I/D)`, whose length is about one. The exact posterior is then Gaussian with
-//! precision `P = X^T X / s^2 + D I` and mean `P^-1 X^T y / s^2`. The independent Gaussians closest to it in the
-//! variational sense have the same mean and the variances `1 / P_ii`. What they say about the direction is measured by
-//! drawing weights and dividing them by their lengths.
+//! The weights are free, with the prior `N(0, I/D)`, whose length is about one. The exact posterior
+//! is then Gaussian with precision `P = X^T X / s^2 + D I` and mean `P^-1 X^T y / s^2`. The
+//! independent Gaussians closest to it in the variational sense have the same mean and the
+//! variances `1 / P_ii`. What they say about the direction is measured by drawing weights and
+//! dividing them by their lengths.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,12 +42,10 @@ pub fn infer(problem: &Problem, seed: u64) -> MeanField {
         }
         sum
     };
-    // The product of two independent means, because the square of one would count its error as length.
+    // The product of two independent means, because the square of one would count its error as
+    // length.
     let resultant = dot(&half(), &half()).max(0.0).sqrt();
-    MeanField {
-        resultant,
-        cosine: cosine(&mean, &problem.teacher),
-    }
+    MeanField { resultant, cosine: cosine(&mean, &problem.teacher) }
 }
 
 /// Mean and deviation of each weight.
@@ -57,10 +57,8 @@ fn posterior(problem: &Problem) -> (Vec<f64>, Vec<f64>) {
         add_scaled(&mut product, prior, w);
         product
     });
-    let deviations = likelihood
-        .diagonal()
-        .map(|precision| (precision + prior).powf(-0.5))
-        .collect();
+    let deviations =
+        likelihood.diagonal().map(|precision| (precision + prior).powf(-0.5)).collect();
     (mean, deviations)
 }
 
@@ -69,15 +67,11 @@ mod tests {
     use super::*;
     use crate::settings::Point;
 
-    /// The variational objective, `KL(q || p)` up to a constant, is lowest at the closed form: moving any mean or deviation
-    /// by a little raises it.
+    /// The variational objective, `KL(q || p)` up to a constant, is lowest at the closed form:
+    /// moving any mean or deviation by a little raises it.
     #[test]
     fn the_closed_form_minimizes_the_divergence() {
-        let point = Point {
-            noise: 0.8,
-            dim: 6,
-            samples: 40,
-        };
+        let point = Point { noise: 0.8, dim: 6, samples: 40 };
         let problem = Problem::draw(point, 2);
         // -E_q log p(y, w) - H(q), with E_q (y - w.x)^2 = (y - m.x)^2 + sum_i d_i^2 x_i^2.
         let objective = |mean: &[f64], deviations: &[f64]| {

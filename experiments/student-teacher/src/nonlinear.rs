@@ -1,4 +1,5 @@
-//! A nonlinear teacher, for which there is no closed form: two layers with normalization between them.
+//! A nonlinear teacher, for which there is no closed form: two layers with normalization between
+//! them.
 //!
 //! ```text
 //! f(x) = normalize(v . relu(W x)),   y = f(x) + s * noise,   rows of W and v of unit norm, x ~ N(0, I)
@@ -32,22 +33,16 @@ pub const HIDDEN: usize = 8;
 const TEST: usize = 4000;
 
 /// What is held while another variable is swept.
-pub const BASE: Point = Point {
-    noise: 0.5,
-    dim: 20,
-    samples: 2000,
-};
+pub const BASE: Point = Point { noise: 0.5, dim: 20, samples: 2000 };
 
 /// The points of one sweep.
 pub fn sweep(variable: Variable) -> Vec<Point> {
     match variable {
-        Variable::Noise => [0.125, 0.25, 0.5, 1.0]
-            .map(|noise| Point { noise, ..BASE })
-            .to_vec(),
+        Variable::Noise => [0.125, 0.25, 0.5, 1.0].map(|noise| Point { noise, ..BASE }).to_vec(),
         Variable::Dim => [5, 10, 20, 40].map(|dim| Point { dim, ..BASE }).to_vec(),
-        Variable::Samples => [1000, 2000, 4000, 8000]
-            .map(|samples| Point { samples, ..BASE })
-            .to_vec(),
+        Variable::Samples => {
+            [1000, 2000, 4000, 8000].map(|samples| Point { samples, ..BASE }).to_vec()
+        }
     }
 }
 
@@ -57,7 +52,8 @@ pub fn sweep(variable: Variable) -> Vec<Point> {
 pub struct Learned {
     /// sigma_eff of the first and the second layer.
     pub sigmas: [f64; 2],
-    /// The share of the teacher's variance on new inputs that the student explains, with noise off.
+    /// The share of the teacher's variance on new inputs that the student explains, with noise
+    /// off.
     pub explained: f64,
 }
 
@@ -72,12 +68,8 @@ impl Teacher {
     fn draw(dim: usize, seed: u64, test_inputs: &[f64]) -> Self {
         let mut rng = generator(seed, Purpose::Teacher);
         let hidden = (0..HIDDEN).map(|_| direction(dim, &mut rng)).collect();
-        let mut teacher = Self {
-            hidden,
-            output: direction(HIDDEN, &mut rng),
-            mean: 0.0,
-            deviation: 1.0,
-        };
+        let mut teacher =
+            Self { hidden, output: direction(HIDDEN, &mut rng), mean: 0.0, deviation: 1.0 };
         let (mean, variance) = mean_and_variance(&teacher.answers(test_inputs));
         teacher.mean = mean;
         teacher.deviation = variance.sqrt();
@@ -114,13 +106,12 @@ struct Student {
 impl Forward for Student {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
         let hidden = self.hidden.forward(xs, pass)?;
-        self.output
-            .forward(&hidden, pass)?
-            .broadcast_mul(&self.gain)
+        self.output.forward(&hidden, pass)?.broadcast_mul(&self.gain)
     }
 }
 
-/// Draws a teacher, trains a student, writes its checkpoint if there is a place for it, and says what it has learned.
+/// Draws a teacher, trains a student, writes its checkpoint if there is a place for it, and says
+/// what it has learned.
 pub fn teach(
     point: Point,
     settings: &Settings,
@@ -143,19 +134,12 @@ pub fn teach(
         gain: vb.get_with_hints(1, "gain", Init::Const(1.0))?,
     };
     let data = Batches::new(&inputs, &targets, dim)?;
-    let trainee = Trainee {
-        model: &student,
-        vars: &vars,
-        posterior: &posterior,
-    };
+    let trainee = Trainee { model: &student, vars: &vars, posterior: &posterior };
     train(&trainee, &data, point.noise, settings, seed)?;
     reestimate(&student, data.inputs())?;
 
     let learned = Learned {
-        sigmas: [
-            student.hidden.sigma().values()?[0],
-            student.output.sigma().values()?[0],
-        ],
+        sigmas: [student.hidden.sigma().values()?[0], student.output.sigma().values()?[0]],
         explained: explained(&student, &test_inputs, &teacher.answers(&test_inputs))?,
     };
     if let Some(path) = checkpoint {
@@ -194,11 +178,7 @@ mod tests {
     #[test]
     fn a_student_with_enough_data_finds_the_teacher() {
         let settings = Settings::default();
-        let easy = Point {
-            noise: 0.125,
-            dim: 5,
-            samples: 1000,
-        };
+        let easy = Point { noise: 0.125, dim: 5, samples: 1000 };
         let hard = Point { noise: 1.0, ..easy };
         let easy = teach(easy, &settings, 1, None).unwrap();
         let hard = teach(hard, &settings, 1, None).unwrap();

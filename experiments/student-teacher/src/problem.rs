@@ -34,16 +34,13 @@ pub fn generator(seed: u64, purpose: Purpose) -> Pcg64 {
         Purpose::Chain(number) => 1000 + u64::from(number),
     };
     // Seeding hashes its argument; the odd factor keeps the streams of different seeds apart.
-    Pcg64::seed_from_u64(
-        seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .wrapping_add(stream),
-    )
+    Pcg64::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(stream))
 }
 
 /// A teacher with its training set.
 ///
-/// Points of a sweep share their seeds' teachers, inputs and noise as far as they go, so that their differences are those
-/// of the sweep's variable.
+/// Points of a sweep share their seeds' teachers, inputs and noise as far as they go, so that their
+/// differences are those of the sweep's variable.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// Where in the sweeps it lies.
@@ -70,12 +67,7 @@ impl Problem {
                 dot(&teacher, x) + point.noise * noise
             })
             .collect();
-        Self {
-            point,
-            teacher,
-            inputs,
-            targets,
-        }
+        Self { point, teacher, inputs, targets }
     }
 
     /// The inputs with the mean of each column removed, as normalization removes it.
@@ -95,24 +87,16 @@ impl Problem {
     /// `c = mean(b y)`, where b is the activation along `weight`, normalized over the sample.
     pub fn covariance(&self, weight: &[f64]) -> f64 {
         let dim = self.point.dim;
-        let activations: Vec<f64> = self
-            .inputs
-            .chunks_exact(dim)
-            .map(|x| dot(weight, x))
-            .collect();
+        let activations: Vec<f64> = self.inputs.chunks_exact(dim).map(|x| dot(weight, x)).collect();
         let count = activations.len() as f64;
         let mean = activations.iter().sum::<f64>() / count;
         let variance = activations.iter().map(|u| (u - mean).powi(2)).sum::<f64>() / count;
-        let product: f64 = activations
-            .iter()
-            .zip(&self.targets)
-            .map(|(u, y)| (u - mean) * y)
-            .sum();
+        let product: f64 = activations.iter().zip(&self.targets).map(|(u, y)| (u - mean) * y).sum();
         product / count / variance.sqrt()
     }
 
-    /// The direction that maximizes the covariance above: least squares on centred inputs. None where it is not unique,
-    /// from `D = N - 1` on.
+    /// The direction that maximizes the covariance above: least squares on centred inputs. None
+    /// where it is not unique, from `D = N - 1` on.
     pub fn least_squares_direction(&self) -> Option<Vec<f64>> {
         if self.point.dim + 1 >= self.point.samples {
             return None;
@@ -120,10 +104,8 @@ impl Problem {
         let inputs = self.centred_inputs();
         let right = transposed_times(&inputs, &self.targets, self.point.dim);
         let solution = conjugate_gradient(&right, |w| {
-            let products: Vec<f64> = inputs
-                .chunks_exact(self.point.dim)
-                .map(|x| dot(w, x))
-                .collect();
+            let products: Vec<f64> =
+                inputs.chunks_exact(self.point.dim).map(|x| dot(w, x)).collect();
             transposed_times(&inputs, &products, self.point.dim)
         });
         Some(unit(solution))
@@ -201,22 +183,12 @@ mod tests {
     use super::*;
     use crate::closed_form;
 
-    const POINT: Point = Point {
-        noise: 1.0,
-        dim: 20,
-        samples: 400,
-    };
+    const POINT: Point = Point { noise: 1.0, dim: 20, samples: 400 };
 
     #[test]
     fn a_longer_sample_begins_with_the_shorter_one() {
         let short = Problem::draw(POINT, 3);
-        let long = Problem::draw(
-            Point {
-                samples: 500,
-                ..POINT
-            },
-            3,
-        );
+        let long = Problem::draw(Point { samples: 500, ..POINT }, 3);
         assert_eq!(short.teacher, long.teacher);
         assert_eq!(short.inputs, long.inputs[..short.inputs.len()]);
         assert_eq!(short.targets, long.targets[..400]);
@@ -242,10 +214,7 @@ mod tests {
         let cosines: Vec<f64> = (0..40)
             .map(|seed| {
                 let problem = Problem::draw(POINT, seed);
-                cosine(
-                    &problem.least_squares_direction().unwrap(),
-                    &problem.teacher,
-                )
+                cosine(&problem.least_squares_direction().unwrap(), &problem.teacher)
             })
             .collect();
         let (mean, variance) = crate::diagnostics::mean_and_variance(&cosines);

@@ -26,10 +26,7 @@ impl Estimate {
     /// The mean of these values.
     pub fn of(values: &[f64]) -> Self {
         let (mean, variance) = mean_and_variance(values);
-        Self {
-            mean,
-            error: (variance / values.len() as f64).sqrt(),
-        }
+        Self { mean, error: (variance / values.len() as f64).sqrt() }
     }
 }
 
@@ -42,8 +39,8 @@ pub struct Results {
 }
 
 impl Results {
-    /// Puts outcomes into the order of the task list. Refuses a run that is not complete, and results that contradict each
-    /// other.
+    /// Puts outcomes into the order of the task list. Refuses a run that is not complete, and
+    /// results that contradict each other.
     pub fn new(settings: Settings, done: Vec<Done>) -> Result<Self> {
         let mut by_name: HashMap<String, Done> = HashMap::new();
         for done in done {
@@ -70,10 +67,7 @@ impl Results {
                 tasks.len()
             );
         }
-        Ok(Self {
-            settings,
-            done: ordered,
-        })
+        Ok(Self { settings, done: ordered })
     }
 
     /// The linear students at a point, by seed.
@@ -110,7 +104,8 @@ impl Results {
         self.done.iter().filter_map(choose).collect()
     }
 
-    /// sigma_eff in closed form at a point: with a learned gain, at the covariance that least squares has on average.
+    /// sigma_eff in closed form at a point: with a learned gain, at the covariance that least
+    /// squares has on average.
     pub fn predicted_sigma(&self, point: &Point, gain: Gain) -> f64 {
         let beta = self.settings.beta;
         match gain {

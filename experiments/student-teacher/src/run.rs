@@ -12,9 +12,11 @@ use crate::student::Learned;
 use crate::tasks::{self, Done, EXACT, Execution};
 use crate::{claims, figure, nonlinear};
 
-/// Does all tasks, prints the verdicts, writes figures, data and report to `out`, and returns our own statements.
+/// Does all tasks, prints the verdicts, writes figures, data and report to `out`, and returns our
+/// own statements.
 ///
-/// If the execution is that of a part, its results are left for [`merge`], and there is nothing to state yet.
+/// If the execution is that of a part, its results are left for [`merge`], and there is nothing to
+/// state yet.
 pub fn run(settings: &Settings, out: &Path, execution: &Execution) -> Result<Checks> {
     settings.check()?;
     let out = OutDir::create(out)?;
@@ -31,7 +33,8 @@ pub fn run(settings: &Settings, out: &Path, execution: &Execution) -> Result<Che
     Ok(Checks::new())
 }
 
-/// Joins the results of parts, and goes on as [`run`] does. A folder stands for all result files in it.
+/// Joins the results of parts, and goes on as [`run`] does. A folder stands for all result files in
+/// it.
 pub fn merge(sources: &[PathBuf], out: &Path) -> Result<Checks> {
     let mut files = Vec::new();
     for source in sources {
@@ -74,11 +77,7 @@ fn result_files(folder: &Path) -> Result<Vec<PathBuf>> {
             files.push(path);
         }
     }
-    ensure!(
-        !files.is_empty(),
-        "{} holds no results (files results*.jsonl)",
-        folder.display()
-    );
+    ensure!(!files.is_empty(), "{} holds no results (files results*.jsonl)", folder.display());
     files.sort();
     Ok(files)
 }
@@ -190,19 +189,11 @@ fn sweep_table(results: &Results, variable: Variable) -> Result<Table> {
         };
         let mut row = vec![
             Cell::number(variable.of(&point), 4),
-            cell(
-                gains[0],
-                |l| l.cosine,
-                crate::closed_form::least_squares_cosine(&point),
-            ),
+            cell(gains[0], |l| l.cosine, crate::closed_form::least_squares_cosine(&point)),
         ];
         for &gain in gains {
             let sigma = results.predicted_sigma(&point, gain);
-            row.push(cell(
-                gain,
-                |l| expected_cosine(l.sigma),
-                Some(expected_cosine(sigma)),
-            ));
+            row.push(cell(gain, |l| expected_cosine(l.sigma), Some(expected_cosine(sigma))));
             row.push(cell(gain, |l| l.sigma, Some(sigma)));
         }
         table.row(row)?;
@@ -212,24 +203,13 @@ fn sweep_table(results: &Results, variable: Variable) -> Result<Table> {
 
 fn exact_table(results: &Results) -> Result<Table> {
     let mut header = vec!["s".to_owned(), "R-hat".into(), "draws".into()];
-    header.extend(
-        figure::METHODS
-            .iter()
-            .map(|m| format!("|E w|, {}", m.label)),
-    );
-    header.extend(
-        figure::METHODS[1..]
-            .iter()
-            .map(|m| format!("κ/κ_{{exact}}, {}", m.label)),
-    );
+    header.extend(figure::METHODS.iter().map(|m| format!("|E w|, {}", m.label)));
+    header.extend(figure::METHODS[1..].iter().map(|m| format!("κ/κ_{{exact}}, {}", m.label)));
     let mut table = Table::new(header);
     for point in EXACT {
         let compared = results.exact(&point);
         let r_hat = compared.iter().map(|c| c.exact.r_hat).fold(0.0, f64::max);
-        let draws = compared
-            .iter()
-            .map(|c| c.exact.effective)
-            .fold(f64::INFINITY, f64::min);
+        let draws = compared.iter().map(|c| c.exact.effective).fold(f64::INFINITY, f64::min);
         let mut row = vec![
             Cell::number(point.noise, 3),
             Cell::number(r_hat, 4),
@@ -240,10 +220,8 @@ fn exact_table(results: &Results) -> Result<Table> {
             row.push(Cell::number(Estimate::of(&values).mean, 3));
         }
         for method in &figure::METHODS[1..] {
-            let values: Vec<f64> = compared
-                .iter()
-                .map(|c| figure::concentration_ratio(&point, c, method))
-                .collect();
+            let values: Vec<f64> =
+                compared.iter().map(|c| figure::concentration_ratio(&point, c, method)).collect();
             row.push(plus_minus(Estimate::of(&values)).into());
         }
         table.row(row)?;
@@ -269,10 +247,7 @@ fn nonlinear_table(results: &Results) -> Result<Table> {
     for point in points {
         let students = results.nonlinear(&point);
         let cell = |value: fn(&nonlinear::Learned) -> f64| -> Cell {
-            plus_minus(Estimate::of(
-                &students.iter().map(value).collect::<Vec<_>>(),
-            ))
-            .into()
+            plus_minus(Estimate::of(&students.iter().map(value).collect::<Vec<_>>())).into()
         };
         table.row([
             Cell::number(point.noise, 3),
@@ -288,9 +263,5 @@ fn nonlinear_table(results: &Results) -> Result<Table> {
 
 /// A mean with its standard error, to as many decimals as the error has digits that matter.
 fn plus_minus(estimate: Estimate) -> String {
-    format!(
-        "{} ± {}",
-        significant(estimate.mean, 3),
-        significant(estimate.error, 1)
-    )
+    format!("{} ± {}", significant(estimate.mean, 3), significant(estimate.error, 1))
 }

@@ -20,11 +20,7 @@ pub struct Point {
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "s = {}, D = {}, N = {}",
-            self.noise, self.dim, self.samples
-        )
+        write!(f, "s = {}, D = {}, N = {}", self.noise, self.dim, self.samples)
     }
 }
 
@@ -104,11 +100,7 @@ impl Default for Settings {
             noise: vec![0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0],
             dims: vec![10, 20, 50, 100, 150, 200, 300],
             samples: vec![300, 500, 1000, 2000, 4000, 8000],
-            base: Point {
-                noise: 1.0,
-                dim: 100,
-                samples: 1000,
-            },
+            base: Point { noise: 1.0, dim: 100, samples: 1000 },
             seeds: 5,
             gains: vec![Gain::Learned, Gain::Fixed],
             beta: 1.0,
@@ -124,17 +116,11 @@ impl Settings {
     pub fn sweep(&self, variable: Variable) -> Vec<Point> {
         let base = self.base;
         let mut points: Vec<Point> = match variable {
-            Variable::Noise => self
-                .noise
-                .iter()
-                .map(|&noise| Point { noise, ..base })
-                .collect(),
+            Variable::Noise => self.noise.iter().map(|&noise| Point { noise, ..base }).collect(),
             Variable::Dim => self.dims.iter().map(|&dim| Point { dim, ..base }).collect(),
-            Variable::Samples => self
-                .samples
-                .iter()
-                .map(|&samples| Point { samples, ..base })
-                .collect(),
+            Variable::Samples => {
+                self.samples.iter().map(|&samples| Point { samples, ..base }).collect()
+            }
         };
         points.sort_by(|a, b| variable.of(a).total_cmp(&variable.of(b)));
         points.dedup();
@@ -148,36 +134,22 @@ impl Settings {
             ("--dims", self.dims.is_empty(), "10,100"),
             ("--samples", self.samples.is_empty(), "500,1000"),
         ] {
-            ensure!(
-                !empty,
-                "{option}: a sweep needs at least one value, such as {example}"
-            );
+            ensure!(!empty, "{option}: a sweep needs at least one value, such as {example}");
         }
         for variable in Variable::ALL {
             for point in self.sweep(variable) {
                 check_point(&point)?;
             }
         }
-        ensure!(
-            self.seeds >= 1,
-            "--seeds {}: each point needs at least one student",
-            self.seeds
-        );
-        ensure!(
-            !self.gains.is_empty(),
-            "--gain: choose learned, fixed or both"
-        );
+        ensure!(self.seeds >= 1, "--seeds {}: each point needs at least one student", self.seeds);
+        ensure!(!self.gains.is_empty(), "--gain: choose learned, fixed or both");
         ensure!(
             self.beta > 0.0 && self.beta.is_finite(),
             "--beta {}: it must be positive; without a KL, sigma_eff has no reason to be anything but 0",
             self.beta
         );
         ensure!(self.steps >= 1, "--steps {}: at least one step", self.steps);
-        ensure!(
-            self.lr > 0.0 && self.lr <= 1.0,
-            "--lr {}: it must lie in (0, 1]",
-            self.lr
-        );
+        ensure!(self.lr > 0.0 && self.lr <= 1.0, "--lr {}: it must lie in (0, 1]", self.lr);
         Ok(())
     }
 }
@@ -188,11 +160,7 @@ fn check_point(point: &Point) -> Result<()> {
         "observation noise {}: it must be positive and finite, because the likelihood divides by it",
         point.noise
     );
-    ensure!(
-        point.dim >= 2,
-        "D = {}: directions exist from dimension 2 on",
-        point.dim
-    );
+    ensure!(point.dim >= 2, "D = {}: directions exist from dimension 2 on", point.dim);
     ensure!(
         point.samples >= 2,
         "N = {}: normalization over the sample needs at least 2 examples",
@@ -216,8 +184,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Whether the task at this place of the list belongs to the part. Neighbours, which cost about the same, go to
-    /// different parts.
+    /// Whether the task at this place of the list belongs to the part. Neighbours, which cost about
+    /// the same, go to different parts.
     pub fn holds(&self, place: usize) -> bool {
         place % self.count == self.index - 1
     }
@@ -254,15 +222,8 @@ mod tests {
 
     #[test]
     fn a_sweep_is_sorted_and_holds_each_point_once() {
-        let settings = Settings {
-            dims: vec![20, 5, 20],
-            ..Settings::default()
-        };
-        let dims: Vec<usize> = settings
-            .sweep(Variable::Dim)
-            .iter()
-            .map(|p| p.dim)
-            .collect();
+        let settings = Settings { dims: vec![20, 5, 20], ..Settings::default() };
+        let dims: Vec<usize> = settings.sweep(Variable::Dim).iter().map(|p| p.dim).collect();
         assert_eq!(dims, [5, 20]);
     }
 

@@ -30,10 +30,7 @@ pub fn show(path: &Path) -> Result<()> {
 
     let summary = checkpoint.summary()?;
     layers(&checkpoint)?.print();
-    println!(
-        "\nKL of all layers: {} nats",
-        lab::significant(summary.kl(), 4)
-    );
+    println!("\nKL of all layers: {} nats", lab::significant(summary.kl(), 4));
     let collapse = summary.collapse(&Thresholds::default());
     if !collapse.is_none() {
         println!("Warning: {collapse}");

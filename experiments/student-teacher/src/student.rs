@@ -1,4 +1,5 @@
-//! The linear student: one von Mises-Fisher unit with an output gain, `y = g (BN(w.x) + sigma_eff eps)`.
+//! The linear student: one von Mises-Fisher unit with an output gain, `y = g (BN(w.x) + sigma_eff
+//! eps)`.
 
 use std::path::Path;
 
@@ -36,7 +37,8 @@ pub struct Learned {
     pub gain: f64,
     /// Covariance of its normalized activation with the training targets, `c`.
     pub covariance: f64,
-    /// Cosine between its direction and that of least squares, where the stationary point lies; none where `D >= N - 1`.
+    /// Cosine between its direction and that of least squares, where the stationary point lies;
+    /// none where `D >= N - 1`.
     pub stationary: Option<f64>,
 }
 
@@ -50,15 +52,11 @@ impl Student {
             Gain::Learned => Some(vb.get_with_hints(1, "gain", Init::Const(1.0))?),
             Gain::Fixed => None,
         };
-        Ok(Self {
-            unit,
-            gain,
-            vars,
-            posterior,
-        })
+        Ok(Self { unit, gain, vars, posterior })
     }
 
-    /// Trains a student of `problem`, writes its checkpoint if there is a place for it, and says what it has learned.
+    /// Trains a student of `problem`, writes its checkpoint if there is a place for it, and says
+    /// what it has learned.
     pub fn teach(
         problem: &Problem,
         gain: Gain,
@@ -69,11 +67,8 @@ impl Student {
         let point = problem.point;
         let student = Self::new(point.dim, gain, seed)?;
         let data = Batches::new(&problem.inputs, &problem.targets, point.dim)?;
-        let trainee = Trainee {
-            model: &student,
-            vars: &student.vars,
-            posterior: &student.posterior,
-        };
+        let trainee =
+            Trainee { model: &student, vars: &student.vars, posterior: &student.posterior };
         train(&trainee, &data, point.noise, settings, seed)?;
         reestimate(&student, data.inputs())?;
         let learned = student.learned(problem)?;
@@ -116,9 +111,7 @@ impl Student {
             sigma: self.unit.sigma().values()?[0],
             gain: gain.abs(),
             covariance: problem.covariance(&weight),
-            stationary: problem
-                .least_squares_direction()
-                .map(|best| cosine(&weight, &best)),
+            stationary: problem.least_squares_direction().map(|best| cosine(&weight, &best)),
         })
     }
 }
@@ -140,15 +133,8 @@ mod tests {
     use crate::settings::Point;
 
     fn teach(gain: Gain, noise: f64, steps: u32) -> (Point, Learned) {
-        let point = Point {
-            noise,
-            dim: 30,
-            samples: 300,
-        };
-        let settings = Settings {
-            steps,
-            ..Settings::default()
-        };
+        let point = Point { noise, dim: 30, samples: 300 };
+        let settings = Settings { steps, ..Settings::default() };
         let problem = Problem::draw(point, 5);
         let learned = Student::teach(&problem, gain, &settings, 5, None).unwrap();
         (point, learned)

@@ -19,11 +19,7 @@ use crate::student::{Learned, Student};
 /// The problems at which the exact posterior is sampled.
 pub const EXACT: [Point; 5] = {
     const fn at(noise: f64) -> Point {
-        Point {
-            noise,
-            dim: 50,
-            samples: 250,
-        }
+        Point { noise, dim: 50, samples: 250 }
     }
     [at(0.25), at(0.5), at(1.0), at(2.0), at(4.0)]
 };
@@ -139,11 +135,7 @@ impl Task {
             Self::Exact { point, seed } => ("exact", point, seed),
             Self::Nonlinear { point, seed } => ("nonlinear", point, seed),
         };
-        let Point {
-            noise,
-            dim,
-            samples,
-        } = point;
+        let Point { noise, dim, samples } = point;
         format!("{kind}-s{noise}-d{dim}-n{samples}-seed{seed}")
     }
 
@@ -159,11 +151,9 @@ impl Task {
             }
             Self::Exact { point, seed } => {
                 let problem = Problem::draw(point, seed);
-                // The exact posterior is that of the evidence lower bound, whatever beta the sweeps have.
-                let settings = &Settings {
-                    beta: 1.0,
-                    ..settings.clone()
-                };
+                // The exact posterior is that of the evidence lower bound, whatever beta the sweeps
+                // have.
+                let settings = &Settings { beta: 1.0, ..settings.clone() };
                 let teach = |gain, suffix: &str| {
                     let path = checkpoint(suffix);
                     Student::teach(&problem, gain, settings, seed, Some(&path))
@@ -194,7 +184,8 @@ pub struct Execution {
     pub threads: Option<NonZeroUsize>,
 }
 
-/// Does the tasks of a run, or of a part of it, on all cores, and writes each outcome to the folder's journal as it comes.
+/// Does the tasks of a run, or of a part of it, on all cores, and writes each outcome to the
+/// folder's journal as it comes.
 ///
 /// Returns all outcomes, and the path of the journal.
 pub fn execute(
@@ -219,11 +210,7 @@ pub fn execute(
         .filter(|task| !finished.contains(&task.name()))
         .collect();
     if !finished.is_empty() {
-        eprintln!(
-            "{} tasks are done already, {} are left",
-            finished.len(),
-            to_do.len()
-        );
+        eprintln!("{} tasks are done already, {} are left", finished.len(), to_do.len());
     }
     let checkpoints = out.subfolder("checkpoints")?;
     let progress = Progress::new("students", to_do.len() as u64);
@@ -232,23 +219,23 @@ pub fn execute(
         None => std::thread::available_parallelism()?,
     };
     in_parallel(threads, &to_do, |&task| {
-        let outcome = task
-            .execute(settings, checkpoints.path())
-            .with_context(|| task.name())?;
+        let outcome = task.execute(settings, checkpoints.path()).with_context(|| task.name())?;
         journal.append(&Done { task, outcome })?;
         progress.advance(1);
         Ok(())
     })?;
     progress.finish();
-    // Reported is what the file says, so that results that were merged or resumed are the same to the last digit.
+    // Reported is what the file says, so that results that were merged or resumed are the same to
+    // the last digit.
     let entries = Journal::read::<Settings, Done>(&path)?;
     Ok((entries.results, path))
 }
 
 /// Does `work` on each item, a thread to an item.
 ///
-/// A student's operations are too small to be worth sharing: each worker has a pool of one thread, in which the parallel
-/// loops of the operations run one after the other. That halves the time of a sweep.
+/// A student's operations are too small to be worth sharing: each worker has a pool of one thread,
+/// in which the parallel loops of the operations run one after the other. That halves the time of a
+/// sweep.
 fn in_parallel<T: Sync>(
     threads: NonZeroUsize,
     items: &[T],
@@ -319,10 +306,7 @@ mod tests {
     #[test]
     fn a_line_of_the_journal_reads_back() {
         let done = Done {
-            task: Task::Nonlinear {
-                point: nonlinear::BASE,
-                seed: 4,
-            },
+            task: Task::Nonlinear { point: nonlinear::BASE, seed: 4 },
             outcome: Outcome::Nonlinear(nonlinear::Learned {
                 sigmas: [0.1 + 0.2, 1.0 / 3.0],
                 explained: 0.9,

@@ -9,8 +9,8 @@ use crate::settings::Settings;
 
 /// Larger training sets are gone through in batches of about this size.
 ///
-/// A batch is large enough for its mean and variance to be those of the set, so that its stationary point is the same;
-/// a step on more examples would only cost more.
+/// A batch is large enough for its mean and variance to be those of the set, so that its stationary
+/// point is the same; a step on more examples would only cost more.
 const BATCH: usize = 1000;
 
 /// The noise parameter must travel further than the weights.
@@ -58,7 +58,8 @@ impl Batches {
     }
 }
 
-/// Trains to the stationary point of `NLL + beta / N * KL`, where `noise` is the known deviation of the observations.
+/// Trains to the stationary point of `NLL + beta / N * KL`, where `noise` is the known deviation of
+/// the observations.
 pub fn train<M: Forward>(
     trainee: &Trainee<M>,
     data: &Batches,
@@ -67,11 +68,8 @@ pub fn train<M: Forward>(
     seed: u64,
 ) -> Result<()> {
     let objective = Elbo::new(data.len).beta(settings.beta);
-    let config = AdamConfig {
-        lr: settings.lr,
-        noise_lr: NOISE_LR * settings.lr,
-        ..AdamConfig::default()
-    };
+    let config =
+        AdamConfig { lr: settings.lr, noise_lr: NOISE_LR * settings.lr, ..AdamConfig::default() };
     let mut adam = Adam::for_model(trainee.vars, trainee.posterior, config)?;
     let rate = Schedule::cosine(settings.lr, 0.0, f64::from(settings.steps));
     for step in 0..settings.steps {

@@ -1,7 +1,8 @@
-//! The paper's claims about the theory, each with what was measured, and the statements this project makes instead.
+//! The paper's claims about the theory, each with what was measured, and the statements this
+//! project makes instead.
 //!
-//! An approximation *holds* if it stays within two per cent of the exact value where the paper says it applies. It
-//! *holds with a correction* if a formula of the same form does.
+//! An approximation *holds* if it stays within two per cent of the exact value where the paper says
+//! it applies. It *holds with a correction* if a formula of the same form does.
 
 use lab::{Checks, Claims, Verdict, logspace, significant};
 use vmf_core::{Sphere, expected_cosine};
@@ -12,17 +13,14 @@ use crate::monte_carlo::Estimate;
 /// What an approximation may be off by and still be said to hold.
 const CLOSE: f64 = 0.02;
 
-/// Standard errors that a measurement may be away from the exact value: beyond five, chance is out of the question.
+/// Standard errors that a measurement may be away from the exact value: beyond five, chance is out
+/// of the question.
 const Z_LIMIT: f64 = 5.0;
 
 /// Judges every claim at the dimension of `curves`.
 pub fn judge(curves: &Curves) -> (Claims, Checks) {
-    let mut judge = Judge {
-        curves,
-        s: curves.sphere,
-        claims: Claims::new(),
-        checks: Checks::new(),
-    };
+    let mut judge =
+        Judge { curves, s: curves.sphere, claims: Claims::new(), checks: Checks::new() };
     judge.moments();
     judge.interpolant();
     judge.effective_noise();
@@ -78,11 +76,7 @@ impl Judge<'_> {
                 claim,
                 &draws,
                 at(kappa),
-                if holds {
-                    Verdict::Holds
-                } else {
-                    Verdict::DoesNotHold
-                },
+                if holds { Verdict::Holds } else { Verdict::DoesNotHold },
             );
             self.checks.add(
                 format!("sampled {name} is within {Z_LIMIT} standard errors of the exact value"),
@@ -107,11 +101,7 @@ impl Judge<'_> {
         );
         self.checks.add(
             "2/(1+√(1+4(κ/D)²)) is within 1/(D−1) of 1 − A² at every κ",
-            format!(
-                "{} against {}",
-                percent(closed.error),
-                percent(self.bound())
-            ),
+            format!("{} against {}", percent(closed.error), percent(self.bound())),
             closed.error.abs() <= self.bound(),
         );
     }
@@ -130,10 +120,8 @@ impl Judge<'_> {
             format!("{}; {}", at(kappa), at(paper.kappa)),
             verdict(paper.error, measured_holds),
         );
-        let cosine = self.worst(
-            |s, k| expected_cosine(s.sigma_eff(k)),
-            Sphere::mean_resultant_length,
-        );
+        let cosine =
+            self.worst(|s, k| expected_cosine(s.sigma_eff(k)), Sphere::mean_resultant_length);
         self.checks.add(
             "A = 1/√(1+σ_{eff}²) exactly, with no Bessel function",
             format!("relative error {}", significant(cosine.error.abs(), 1)),
@@ -142,11 +130,7 @@ impl Judge<'_> {
         let inversion = self.worst(|s, k| s.kappa_closed(s.sigma_eff(k)), |_, k| k);
         self.checks.add(
             "κ = D√(1+σ²)/σ² is within 1/(D−1) at every σ_{eff}",
-            format!(
-                "{} against {}",
-                percent(inversion.error),
-                percent(self.bound())
-            ),
+            format!("{} against {}", percent(inversion.error), percent(self.bound())),
             inversion.error.abs() <= self.bound(),
         );
         let root = self.worst(|s, k| s.kappa_from_sigma_eff(s.sigma_eff(k)), |_, k| k);
@@ -177,10 +161,7 @@ impl Judge<'_> {
         );
         self.checks.add(
             "the cubic term of A is −κ³/(D²(D+2))",
-            format!(
-                "ratio to the exact cubic term {}",
-                significant(corrected, 6)
-            ),
+            format!("ratio to the exact cubic term {}", significant(corrected, 6)),
             right,
         );
         let kappa = 100.0 * d;
@@ -194,11 +175,7 @@ impl Judge<'_> {
                 significant(next, 1)
             ),
             at(kappa),
-            if tight.abs() < next {
-                Verdict::Holds
-            } else {
-                Verdict::DoesNotHold
-            },
+            if tight.abs() < next { Verdict::Holds } else { Verdict::DoesNotHold },
         );
     }
 
@@ -234,7 +211,8 @@ impl Judge<'_> {
                 significant(worst, 1),
                 significant(self.s.kl(0.0), 1)
             ),
-            // Quadrature in double precision loses digits of a small divergence between two large logarithms.
+            // Quadrature in double precision loses digits of a small divergence between two large
+            // logarithms.
             worst < 1e-6 && self.s.kl(0.0) == 0.0,
         );
     }
@@ -303,10 +281,8 @@ impl Judge<'_> {
 
         let inversion =
             |sigma: f64, formula: Formula| formula(&s, sigma) / s.kappa_from_sigma_eff(sigma) - 1.0;
-        let (near_tight, near_broad) = (
-            inversion(0.1, Sphere::kappa_tight),
-            inversion(10.0, Sphere::kappa_broad),
-        );
+        let (near_tight, near_broad) =
+            (inversion(0.1, Sphere::kappa_tight), inversion(10.0, Sphere::kappa_broad));
         let between = inversion(1.0, Sphere::kappa_tight);
         let closed = inversion(1.0, Sphere::kappa_closed);
         self.claims.add(
@@ -333,10 +309,7 @@ impl Judge<'_> {
         let error = |kappa: f64| approximate(&self.s, kappa) / exact(&self.s, kappa) - 1.0;
         logspace(1e-4 * self.d(), 1e4 * self.d(), 1601)
             .into_iter()
-            .map(|kappa| Worst {
-                error: error(kappa),
-                kappa,
-            })
+            .map(|kappa| Worst { error: error(kappa), kappa })
             .max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()))
             .expect("the grid is not empty")
     }

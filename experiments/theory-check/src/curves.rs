@@ -11,8 +11,8 @@ use crate::quadrature;
 /// What to draw.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Concentrations from the first to the second, evenly spaced on a logarithmic scale; by default from `D/100` to
-    /// `100 D`.
+    /// Concentrations from the first to the second, evenly spaced on a logarithmic scale; by
+    /// default from `D/100` to `100 D`.
     pub kappa: Option<(f64, f64)>,
     /// How many concentrations.
     pub points: usize,
@@ -54,43 +54,26 @@ impl Curves {
             .into_par_iter()
             .enumerate()
             .map(|(index, kappa)| {
-                // A stream of its own for every point: the result does not depend on the number of threads.
-                let seed = settings
-                    .seed
-                    .wrapping_add((dim as u64) << 32)
-                    .wrapping_add(index as u64);
+                // A stream of its own for every point: the result does not depend on the number of
+                // threads.
+                let seed =
+                    settings.seed.wrapping_add((dim as u64) << 32).wrapping_add(index as u64);
                 let measured = measure(dim, kappa, settings.samples, seed)?;
                 progress.advance(1);
-                Ok(Point {
-                    kappa,
-                    measured,
-                    kl: quadrature::divergence(dim, kappa),
-                })
+                Ok(Point { kappa, measured, kl: quadrature::divergence(dim, kappa) })
             })
             .collect::<Result<_>>()?;
-        Ok(Self {
-            sphere,
-            points,
-            grid: logspace(low, high, 300),
-        })
+        Ok(Self { sphere, points, grid: logspace(low, high, 300) })
     }
 
     /// A formula on the grid.
     pub fn line(&self, formula: impl Fn(&Sphere, f64) -> f64) -> Vec<f64> {
-        self.grid
-            .iter()
-            .map(|&kappa| formula(&self.sphere, kappa))
-            .collect()
+        self.grid.iter().map(|&kappa| formula(&self.sphere, kappa)).collect()
     }
 
     /// The measured points and the formulas at them.
     pub fn write_rows(&self, csv: &mut Csv) -> Result<()> {
-        for Point {
-            kappa,
-            measured,
-            kl,
-        } in &self.points
-        {
+        for Point { kappa, measured, kl } in &self.points {
             let (s, kappa) = (&self.sphere, *kappa);
             let sigma = s.sigma_eff(kappa);
             let estimates = [measured.sigma_u2, measured.a, measured.sigma_eff];
@@ -111,17 +94,14 @@ impl Curves {
                     s.kl_tight(kappa),
                     s.kl_with_printed_sign(kappa),
                 ]);
-            csv.row(
-                [Field::from(s.dim() as u64)]
-                    .into_iter()
-                    .chain(values.map(Field::from)),
-            )?;
+            csv.row([Field::from(s.dim() as u64)].into_iter().chain(values.map(Field::from)))?;
         }
         Ok(())
     }
 }
 
-/// The columns of [`Curves::write_rows`]; `_mc` is a Monte Carlo estimate, `_se` its standard error.
+/// The columns of [`Curves::write_rows`]; `_mc` is a Monte Carlo estimate, `_se` its standard
+/// error.
 pub const COLUMNS: [&str; 20] = [
     "dim",
     "kappa",

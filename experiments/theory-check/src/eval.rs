@@ -9,23 +9,19 @@ use vmf_core::Sphere;
 /// The columns that [`evaluate`] writes.
 pub const HEADER: &str = "dim,kappa,a,one_minus_a2,kl,log_c,sigma_u2_paper,sigma_u2_closed,sigma_eff,kl_approx,kappa_closed";
 
-/// Reads `dim,kappa` lines (an optional header first, blank lines skipped) and writes [`HEADER`] and one line of
-/// values at 17 significant digits for each.
+/// Reads `dim,kappa` lines (an optional header first, blank lines skipped) and writes [`HEADER`]
+/// and one line of values at 17 significant digits for each.
 ///
 /// # Errors
-/// At the first line that is not a dimension of at least 2 and a finite concentration of at least 0, naming its
-/// number; the lines before it have been written.
+/// At the first line that is not a dimension of at least 2 and a finite concentration of at least
+/// 0, naming its number; the lines before it have been written.
 pub fn evaluate(input: impl BufRead, mut output: impl Write) -> Result<()> {
     writeln!(output, "{HEADER}")?;
     let mut first = true;
     for (index, line) in input.lines().enumerate() {
         let line = line.with_context(|| format!("line {}: cannot be read", index + 1))?;
-        let fields: Vec<&str> = line
-            .trim()
-            .trim_start_matches('\u{feff}')
-            .split(',')
-            .map(str::trim)
-            .collect();
+        let fields: Vec<&str> =
+            line.trim().trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
         if fields == [""] {
             continue;
         }
@@ -68,9 +64,8 @@ fn parse(fields: &[&str]) -> Result<(Sphere, f64)> {
     let dim: usize = dim
         .parse()
         .with_context(|| format!("the dimension {dim:?} is not a whole number of at least 2"))?;
-    let kappa: f64 = kappa
-        .parse()
-        .with_context(|| format!("the concentration {kappa:?} is not a number"))?;
+    let kappa: f64 =
+        kappa.parse().with_context(|| format!("the concentration {kappa:?} is not a number"))?;
     if !(kappa.is_finite() && kappa >= 0.0) {
         bail!("the concentration {kappa} is not a finite number of at least 0");
     }
@@ -93,10 +88,7 @@ mod tests {
         let lines: Vec<&str> = output.lines().collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], HEADER);
-        let values: Vec<f64> = lines[1]
-            .split(',')
-            .map(|field| field.parse().unwrap())
-            .collect();
+        let values: Vec<f64> = lines[1].split(',').map(|field| field.parse().unwrap()).collect();
         let sphere = Sphere::new(100).unwrap();
         assert_eq!(
             values[..5],
@@ -114,18 +106,10 @@ mod tests {
     #[test]
     fn no_concentration_is_no_error() {
         let output = run("5,0\n").unwrap();
-        let values: Vec<f64> = output
-            .lines()
-            .nth(1)
-            .unwrap()
-            .split(',')
-            .map(|f| f.parse().unwrap())
-            .collect();
+        let values: Vec<f64> =
+            output.lines().nth(1).unwrap().split(',').map(|f| f.parse().unwrap()).collect();
         assert_eq!((values[2], values[3], values[4]), (0.0, 1.0, 0.0));
-        assert_eq!(
-            (values[8], values[9], values[10]),
-            (f64::INFINITY, 0.0, 0.0)
-        );
+        assert_eq!((values[8], values[9], values[10]), (f64::INFINITY, 0.0, 0.0));
     }
 
     #[test]
@@ -142,10 +126,7 @@ mod tests {
             ("100,\n", "line 1", "not a number"),
         ] {
             let error = format!("{:#}", run(input).unwrap_err());
-            assert!(
-                error.contains(number) && error.contains(reason),
-                "{input:?}: {error}"
-            );
+            assert!(error.contains(number) && error.contains(reason), "{input:?}: {error}");
         }
     }
 }

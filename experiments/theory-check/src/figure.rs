@@ -1,4 +1,5 @@
-//! The paper's figure "Validation of theoretical components", and what the approximations are off by.
+//! The paper's figure "Validation of theoretical components", and what the approximations are off
+//! by.
 
 use lab::{Axis, Color, Dash, Figure, Panel, Series, logspace};
 use vmf_core::Sphere;
@@ -8,32 +9,24 @@ use crate::monte_carlo::Estimate;
 
 /// The four panels of the paper's figure at one dimension.
 ///
-/// A colour means the same in every panel: blue is exact, vermilion the paper's, orange a closed form that works, green and purple are
-/// limits, black is measured.
+/// A colour means the same in every panel: blue is exact, vermilion the paper's, orange a closed
+/// form that works, green and purple are limits, black is measured.
 pub fn validation(curves: &Curves, samples: u32) -> Figure {
     let kappa = &curves.grid;
     let line = |label: &str, formula: fn(&Sphere, f64) -> f64| {
         Series::line(label, kappa, curves.line(formula))
     };
     let exact = |label: &str, formula| line(label, formula).color(Color::BLUE).stroke_width(4.0);
-    let paper = |label: &str, formula| {
-        line(label, formula)
-            .color(Color::VERMILION)
-            .dash(Dash::Dashed)
-    };
+    let paper =
+        |label: &str, formula| line(label, formula).color(Color::VERMILION).dash(Dash::Dashed);
     let limit = |label: &str, low: f64, high: f64, formula: fn(&Sphere, f64) -> f64| {
         Series::line(label, kappa, within(low, high, curves.line(formula))).dash(Dash::Dotted)
     };
     let measured: Vec<f64> = curves.points.iter().map(|p| p.kappa).collect();
     let sampled = |pick: fn(&Point) -> Estimate| {
-        let (values, errors): (Vec<f64>, Vec<f64>) = curves
-            .points
-            .iter()
-            .map(|p| (pick(p).value, 2.0 * pick(p).error))
-            .unzip();
-        Series::points("Monte Carlo", &measured, values)
-            .errors(errors)
-            .color(Color::INK)
+        let (values, errors): (Vec<f64>, Vec<f64>) =
+            curves.points.iter().map(|p| (pick(p).value, 2.0 * pick(p).error)).unzip();
+        Series::points("Monte Carlo", &measured, values).errors(errors).color(Color::INK)
     };
     let integrated: Vec<f64> = curves.points.iter().map(|p| p.kl).collect();
 
@@ -108,22 +101,20 @@ pub fn validation(curves: &Curves, samples: u32) -> Figure {
 /// Relative errors of the approximations over `kappa / D`, for several dimensions.
 pub fn errors(spheres: &[Sphere]) -> Figure {
     let ratio = logspace(1e-3, 1e3, 300);
-    let panel =
-        |title: &str, approximate: fn(&Sphere, f64) -> f64, exact: fn(&Sphere, f64) -> f64| {
-            let panel = Panel::new(title)
-                .x(Axis::log("κ/D"))
-                .y(Axis::linear("relative error (%)"))
-                .horizontal("", 0.0);
-            spheres.iter().fold(panel, |panel, sphere| {
-                let error =
-                    |kappa: f64| 100.0 * (approximate(sphere, kappa) / exact(sphere, kappa) - 1.0);
-                let errors: Vec<f64> = ratio
-                    .iter()
-                    .map(|r| error(r * sphere.dim() as f64))
-                    .collect();
-                panel.line(format!("D = {}", sphere.dim()), &ratio, errors)
-            })
-        };
+    let panel = |title: &str,
+                 approximate: fn(&Sphere, f64) -> f64,
+                 exact: fn(&Sphere, f64) -> f64| {
+        let panel = Panel::new(title)
+            .x(Axis::log("κ/D"))
+            .y(Axis::linear("relative error (%)"))
+            .horizontal("", 0.0);
+        spheres.iter().fold(panel, |panel, sphere| {
+            let error =
+                |kappa: f64| 100.0 * (approximate(sphere, kappa) / exact(sphere, kappa) - 1.0);
+            let errors: Vec<f64> = ratio.iter().map(|r| error(r * sphere.dim() as f64)).collect();
+            panel.line(format!("D = {}", sphere.dim()), &ratio, errors)
+        })
+    };
     Figure::new("How far the closed forms are from the exact values")
         .columns(3)
         .panel(panel(
@@ -145,14 +136,5 @@ pub fn errors(spheres: &[Sphere]) -> Figure {
 
 /// Values outside the axis are not drawn.
 fn within(low: f64, high: f64, values: Vec<f64>) -> Vec<f64> {
-    values
-        .into_iter()
-        .map(|v| {
-            if (low..=high).contains(&v) {
-                v
-            } else {
-                f64::NAN
-            }
-        })
-        .collect()
+    values.into_iter().map(|v| if (low..=high).contains(&v) { v } else { f64::NAN }).collect()
 }

@@ -1,5 +1,5 @@
-//! Checks every theoretical claim of *Precise Bayesian Neural Networks* against Monte Carlo, quadrature and the exact
-//! formulas of [`vmf_core`].
+//! Checks every theoretical claim of *Precise Bayesian Neural Networks* against Monte Carlo,
+//! quadrature and the exact formulas of [`vmf_core`].
 //!
 //! | module | holds |
 //! |---|---|

@@ -13,9 +13,10 @@ use theory_check::{eval, run};
 
 /// Checks the theory of "Precise Bayesian Neural Networks".
 ///
-/// Without a subcommand: measures activation variance, mean resultant length, effective noise and divergence by Monte Carlo
-/// and quadrature, compares them with the paper's formulas and the exact ones, prints a verdict on every claim, and
-/// writes figures (SVG, PNG), data (CSV) and a report (HTML). Exits with 1 when a statement of this project fails.
+/// Without a subcommand: measures activation variance, mean resultant length, effective noise and
+/// divergence by Monte Carlo and quadrature, compares them with the paper's formulas and the exact
+/// ones, prints a verdict on every claim, and writes figures (SVG, PNG), data (CSV) and a report
+/// (HTML). Exits with 1 when a statement of this project fails.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -23,12 +24,7 @@ struct Cli {
     command: Option<Command>,
 
     /// Dimensions to check, such as `--dim 27,100,576`.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "100",
-        value_name = "D,.."
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "100", value_name = "D,..")]
     dim: Vec<usize>,
 
     /// Range of concentrations, such as `--kappa 0.1..10000` [default: D/100..100 D].
@@ -43,7 +39,8 @@ struct Cli {
     #[arg(long, default_value_t = 40_000)]
     samples: u32,
 
-    /// Seed of the draws; the same seed gives the same numbers on any machine and any number of threads.
+    /// Seed of the draws; the same seed gives the same numbers on any machine and any number of
+    /// threads.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
@@ -54,13 +51,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Evaluate the formulas at `dim,kappa` lines (CSV, header optional) and write a table at 17 significant digits.
+    /// Evaluate the formulas at `dim,kappa` lines (CSV, header optional) and write a table at 17
+    /// significant digits.
     Eval {
         /// The file to read; standard input if absent or `-`.
         file: Option<PathBuf>,
     },
-    /// Compare weights drawn from the posterior with the additive noise that stands for them, on isotropic inputs and
-    /// on pictures, where one draw is shared by all inputs and positions.
+    /// Compare weights drawn from the posterior with the additive noise that stands for them, on
+    /// isotropic inputs and on pictures, where one draw is shared by all inputs and positions.
     Draws {
         /// A folder with CIFAR-10's binary files; without it, pictures are generated.
         #[arg(long, value_name = "DIR")]
@@ -85,21 +83,14 @@ enum Command {
 }
 
 fn range(text: &str) -> Result<(f64, f64), String> {
-    let (low, high) = text
-        .split_once("..")
-        .ok_or("write it as LOW..HIGH, such as 0.1..10000")?;
-    let number = |part: &str| {
-        part.trim()
-            .parse::<f64>()
-            .map_err(|_| format!("{part:?} is not a number"))
-    };
+    let (low, high) = text.split_once("..").ok_or("write it as LOW..HIGH, such as 0.1..10000")?;
+    let number =
+        |part: &str| part.trim().parse::<f64>().map_err(|_| format!("{part:?} is not a number"));
     let (low, high) = (number(low)?, number(high)?);
     if low > 0.0 && low < high && high.is_finite() {
         Ok((low, high))
     } else {
-        Err(format!(
-            "{low} to {high} is not a range of positive numbers, smaller first"
-        ))
+        Err(format!("{low} to {high} is not a range of positive numbers, smaller first"))
     }
 }
 
@@ -118,13 +109,7 @@ fn main() -> ExitCode {
 fn start(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Some(Command::Eval { file }) => return evaluate(file),
-        Some(Command::Draws {
-            data_dir,
-            sigma,
-            draws,
-            seed,
-            out,
-        }) => {
+        Some(Command::Draws { data_dir, sigma, draws, seed, out }) => {
             if !(sigma > 0.0 && sigma.is_finite()) {
                 bail!("--sigma {sigma}: the effective noise is a positive number");
             }
@@ -140,20 +125,13 @@ fn start(cli: Cli) -> Result<ExitCode> {
         bail!("--dim {dim}: directions exist from dimension 2 on");
     }
     if cli.samples < 100 {
-        bail!(
-            "--samples {}: error bars need at least 100 draws",
-            cli.samples
-        );
+        bail!("--samples {}: error bars need at least 100 draws", cli.samples);
     }
     if cli.points < 2 {
         bail!("--points {}: a range needs at least 2", cli.points);
     }
-    let settings = Settings {
-        kappa: cli.kappa,
-        points: cli.points,
-        samples: cli.samples,
-        seed: cli.seed,
-    };
+    let settings =
+        Settings { kappa: cli.kappa, points: cli.points, samples: cli.samples, seed: cli.seed };
     Ok(run::run(&cli.dim, &settings, &cli.out)?.exit_code())
 }
 

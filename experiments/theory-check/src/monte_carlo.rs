@@ -32,8 +32,8 @@ pub struct Measurement {
     pub sigma_eff: Estimate,
 }
 
-/// Draws `samples` pairs of directions from `vMF(mu, kappa)` in `dim` dimensions, and an input `x ~ N(0, I)` for each
-/// pair.
+/// Draws `samples` pairs of directions from `vMF(mu, kappa)` in `dim` dimensions, and an input `x ~
+/// N(0, I)` for each pair.
 ///
 /// For two independent draws `w, w'` and an independent `x`, `((w - w').x)^2 / 2` has the mean
 /// `E_x[x^T Cov(w) x]`: the variance of the activation, with no need to know its mean.
@@ -58,14 +58,7 @@ pub fn measure(dim: usize, kappa: f64, samples: u32, seed: u64) -> Result<Measur
     // First-order propagation: sigma_eff = sqrt(s) / a.
     let value = sigma_u2.value.sqrt() / a.value;
     let relative = (0.5 * sigma_u2.error / sigma_u2.value).hypot(a.error / a.value);
-    Ok(Measurement {
-        a,
-        sigma_u2,
-        sigma_eff: Estimate {
-            value,
-            error: (value * relative).abs(),
-        },
-    })
+    Ok(Measurement { a, sigma_u2, sigma_eff: Estimate { value, error: (value * relative).abs() } })
 }
 
 pub(crate) fn random_direction(dim: usize, rng: &mut impl Rng) -> Vec<f64> {
@@ -95,10 +88,7 @@ impl Running {
     }
 
     pub(crate) fn estimate(&self) -> Estimate {
-        Estimate {
-            value: self.mean,
-            error: (self.variance() / self.count).sqrt(),
-        }
+        Estimate { value: self.mean, error: (self.variance() / self.count).sqrt() }
     }
 }
 
@@ -115,7 +105,8 @@ mod tests {
             assert!(m.a.z_score(sphere.mean_resultant_length(kappa)).abs() < 4.5);
             assert!(m.sigma_u2.z_score(sphere.one_minus_a2(kappa)).abs() < 4.5);
             assert!(m.sigma_eff.z_score(sphere.sigma_eff(kappa)).abs() < 4.5);
-            // The square of a Gaussian has a relative deviation of sqrt(2): 1 % after 20,000 draws, more or less.
+            // The square of a Gaussian has a relative deviation of sqrt(2): 1 % after 20,000 draws,
+            // more or less.
             assert!((0.005..0.015).contains(&(m.sigma_u2.error / m.sigma_u2.value)));
         }
     }
@@ -123,10 +114,6 @@ mod tests {
     #[test]
     fn a_wrong_formula_is_noticed() {
         let m = measure(100, 70.0, 20_000, 9).unwrap();
-        assert!(
-            m.sigma_u2
-                .z_score(Sphere::new(100).unwrap().sigma_u2_paper(70.0))
-                > 10.0
-        );
+        assert!(m.sigma_u2.z_score(Sphere::new(100).unwrap().sigma_u2_paper(70.0)) > 10.0);
     }
 }

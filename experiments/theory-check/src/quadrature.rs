@@ -3,7 +3,8 @@
 /// `KL(vMF(mu, kappa) | uniform)` by the trapezoidal rule.
 ///
 /// With `cos(theta) = tanh y`, the height of a draw along `mu` has a density proportional to
-/// `exp(kappa tanh y) sech(y)^(D-1)` on the whole real line, where the rule converges geometrically. Then
+/// `exp(kappa tanh y) sech(y)^(D-1)` on the whole real line, where the rule converges
+/// geometrically. Then
 ///
 /// ```text
 /// KL = kappa E[tanh y] - ln(J(kappa) / J(0)),    J(kappa) = int exp(kappa tanh y) sech(y)^(D-1) dy

@@ -9,10 +9,12 @@ use vmf_core::Sphere;
 use crate::curves::{COLUMNS, Curves, Settings};
 use crate::{claims, figure};
 
-/// The dimensions of VGG16's first layers and last, beside the smallest in which the formulas are strained.
+/// The dimensions of VGG16's first layers and last, beside the smallest in which the formulas are
+/// strained.
 const ERROR_DIMS: [usize; 5] = [3, 27, 100, 576, 4608];
 
-/// Runs the check at each of `dims`, prints its tables, writes its files to `out`, and returns our own statements.
+/// Runs the check at each of `dims`, prints its tables, writes its files to `out`, and returns our
+/// own statements.
 pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
     let out = OutDir::create(out)?;
     let progress = Progress::new("Monte Carlo", (dims.len() * settings.points) as u64);
@@ -54,17 +56,10 @@ pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
                 .table(&checks.table()?),
         );
         for check in checks.iter() {
-            all.add(
-                format!("D = {dim}: {}", check.statement),
-                &check.measured,
-                check.passed,
-            );
+            all.add(format!("D = {dim}: {}", check.statement), &check.measured, check.passed);
         }
     }
-    let spheres = ERROR_DIMS
-        .map(Sphere::new)
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>()?;
+    let spheres = ERROR_DIMS.map(Sphere::new).into_iter().collect::<Result<Vec<_>, _>>()?;
     let errors = figure::errors(&spheres);
     errors.save(&out, "errors")?;
     report = report.section(Section::new("Across dimensions").figure(

@@ -51,12 +51,7 @@ impl Case {
 
     /// Its noise, if it has any.
     pub fn noise(&self) -> Option<Noise> {
-        let key = NoiseKey {
-            seed: 0x0123_4567_89ab_cdef,
-            stream: 3,
-            step: 141,
-            sample: 5,
-        };
+        let key = NoiseKey { seed: 0x0123_4567_89ab_cdef, stream: 3, step: 141, sample: 5 };
         let elements = self.config().shape.elements();
         (self.groups > 0).then(|| match self.samples {
             1 => Noise::new(key),
@@ -82,10 +77,7 @@ impl Case {
 
     /// Its activations or, from another seed, its output gradients, as a storage holds them.
     pub fn tensor(&self, storage: Storage, seed: u64, mean: f64, deviation: f64) -> Vec<f64> {
-        let key = NoiseKey {
-            seed,
-            ..NoiseKey::default()
-        };
+        let key = NoiseKey { seed, ..NoiseKey::default() };
         let (_, channels, spatial) = self.shape;
         (0..self.config().shape.elements())
             .map(|i| {
@@ -142,7 +134,8 @@ fn floats(machine: &impl Machine, address: u64, count: usize) -> Vec<f64> {
     decode(Storage::F32, &machine.download(address, 4 * count))
 }
 
-/// Runs forward and backward of a case on a machine. `tamper` may change the launches, to see whether that is noticed.
+/// Runs forward and backward of a case on a machine. `tamper` may change the launches, to see
+/// whether that is noticed.
 pub fn run(
     machine: &mut impl Machine,
     case: &Case,
@@ -153,23 +146,16 @@ pub fn run(
     machine.clear();
     let noise = case.noise();
     let noise = noise.as_ref().map(|noise| (noise, case.groups));
-    let plan = Plan::new(
-        &case.config(),
-        noise,
-        storage,
-        !case.misaligned,
-        case.multiprocessors,
-    )
-    .map_err(|error| error.to_string())?;
+    let plan = Plan::new(&case.config(), noise, storage, !case.misaligned, case.multiprocessors)
+        .map_err(|error| error.to_string())?;
     let (elements, channels) = (case.config().shape.elements(), case.shape.1);
     let (mean, deviation) = case.activations;
     // One element in front moves a tensor off the boundary without leaving its buffer.
     let front = usize::from(case.misaligned);
     let shift = (front * storage.bytes()) as u64;
     let mut tensor = |values: &[f64]| {
-        let padded: Vec<f64> = std::iter::repeat_n(f64::NAN, front)
-            .chain(values.iter().copied())
-            .collect();
+        let padded: Vec<f64> =
+            std::iter::repeat_n(f64::NAN, front).chain(values.iter().copied()).collect();
         machine.upload(&encode(storage, &padded)) + shift
     };
     let empty = vec![f64::NAN; elements];
@@ -201,25 +187,16 @@ pub fn run(
     };
     tamper(&mut launches);
     for launch in &launches {
-        machine
-            .launch(launch, order)
-            .map_err(|error| format!("{}: {error}", launch.kernel))?;
+        machine.launch(launch, order).map_err(|error| format!("{}: {error}", launch.kernel))?;
     }
-    let read = |address| {
-        decode(
-            storage,
-            &machine.download(address, elements * storage.bytes()),
-        )
-    };
+    let read = |address| decode(storage, &machine.download(address, elements * storage.bytes()));
     let statistics = floats(machine, at.statistics, STATISTICS * channels);
     Ok(Outcome {
         y: read(at.y),
         du: read(at.du),
         dsigma: floats(machine, at.dsigma, case.groups),
         statistics: Statistics {
-            mean: (0..channels)
-                .map(|c| statistics[c] + statistics[3 * channels + c])
-                .collect(),
+            mean: (0..channels).map(|c| statistics[c] + statistics[3 * channels + c]).collect(),
             var: statistics[channels..2 * channels].to_vec(),
         },
     })

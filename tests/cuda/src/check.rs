@@ -6,8 +6,9 @@ use vmf_kernels::bn_noise::{self, NoiseTerm, Saved, Statistics};
 use crate::case::{Case, Outcome, run};
 use crate::machine::Machine;
 
-/// The cases of the fuller levels: odd sizes, one element per channel, batch 1, spaces below, at and above a warp and a
-/// block, every way of tiling, groups, folded samples, evaluation, and activations far from zero.
+/// The cases of the fuller levels: odd sizes, one element per channel, batch 1, spaces below, at
+/// and above a warp and a block, every way of tiling, groups, folded samples, evaluation, and
+/// activations far from zero.
 pub fn cases() -> Vec<Case> {
     let shapes = [
         (1, 1, 1),
@@ -40,10 +41,7 @@ pub fn cases() -> Vec<Case> {
     let more = |batch, channels, spatial| Case::new(batch, channels, spatial);
     for multiprocessors in [1, 40] {
         for shape in [(40, 6, 16), (3, 2, 1100), (2, 3, 1023), (600, 3, 1)] {
-            cases.push(Case {
-                multiprocessors,
-                ..more(shape.0, shape.1, shape.2)
-            });
+            cases.push(Case { multiprocessors, ..more(shape.0, shape.1, shape.2) });
         }
     }
     for (groups, relu, train) in [
@@ -55,42 +53,28 @@ pub fn cases() -> Vec<Case> {
         (1, false, false),
     ] {
         for spatial in [16, 9] {
-            cases.push(Case {
-                groups,
-                relu,
-                train,
-                ..more(6, 6, spatial)
-            });
+            cases.push(Case { groups, relu, train, ..more(6, 6, spatial) });
         }
     }
     for (samples, spatial) in [(3, 16), (2, 7), (6, 1), (3, 1)] {
         for train in [true, false] {
-            cases.push(Case {
-                samples,
-                train,
-                ..more(6, 5, spatial)
-            });
+            cases.push(Case { samples, train, ..more(6, 5, spatial) });
         }
     }
-    cases.push(Case {
-        misaligned: true,
-        ..more(4, 3, 64)
-    });
+    cases.push(Case { misaligned: true, ..more(4, 3, 64) });
     cases
 }
 
 /// A channel whose mean dwarfs its deviation. Only `f32` can hold it.
 pub fn far_from_zero(spatial: usize) -> Case {
-    Case {
-        activations: (1e4, 1e-2),
-        ..Case::new(20, 3, spatial)
-    }
+    Case { activations: (1e4, 1e-2), ..Case::new(20, 3, spatial) }
 }
 
 /// What the CPU kernel computes in double precision.
 ///
-/// `stored` is the output under test: its sign, as the forward stored it, decides where the backward lets the gradient
-/// through. A sum that is zero but for rounding may have one sign there and another here.
+/// `stored` is the output under test: its sign, as the forward stored it, decides where the
+/// backward lets the gradient through. A sum that is zero but for rounding may have one sign there
+/// and another here.
 pub fn reference(
     case: &Case,
     storage: Storage,
@@ -101,20 +85,14 @@ pub fn reference(
     let u = case.tensor(storage, 1, mean, deviation);
     let dy = case.tensor(storage, 2, 0.1, 1.0);
     let sigma: Vec<f64> = case.sigma().into_iter().map(f64::from).collect();
-    let term = case.noise().map(|noise| NoiseTerm {
-        noise,
-        sigma: &sigma,
-    });
+    let term = case.noise().map(|noise| NoiseTerm { noise, sigma: &sigma });
     let (mut forward, mut du) = (vec![0.0; u.len()], vec![0.0; u.len()]);
     let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
     let statistics = if case.train {
         bn_noise::forward_train(&config, term, &u, &mut forward)?
     } else {
         let (mean, var) = case.given();
-        let statistics = Statistics {
-            mean: wide(mean),
-            var: wide(var),
-        };
+        let statistics = Statistics { mean: wide(mean), var: wide(var) };
         bn_noise::forward_eval(&config, term, &statistics, &u, &mut forward)?;
         statistics
     };
@@ -123,28 +101,16 @@ pub fn reference(
         false => 0.0,
     };
     let y: Vec<f64> = forward.iter().zip(stored).map(sign_of_stored).collect();
-    let saved = Saved {
-        u: &u,
-        y: &y,
-        statistics: &statistics,
-    };
-    let backward = if case.train {
-        bn_noise::backward
-    } else {
-        bn_noise::backward_eval
-    };
+    let saved = Saved { u: &u, y: &y, statistics: &statistics };
+    let backward = if case.train { bn_noise::backward } else { bn_noise::backward_eval };
     let dsigma = backward(&config, term, saved, &dy, &mut du)?;
-    Ok(Outcome {
-        y: forward,
-        statistics,
-        du,
-        dsigma,
-    })
+    Ok(Outcome { y: forward, statistics, du, dsigma })
 }
 
 /// How far a result may be from the reference, relative to the scale of the values.
 ///
-/// Arithmetic in `f32` is good to a few 10^-6 here; rounding for storage adds half a unit in the last place.
+/// Arithmetic in `f32` is good to a few 10^-6 here; rounding for storage adds half a unit in the
+/// last place.
 pub fn tolerance(storage: Storage) -> f64 {
     1e-5 + match storage {
         Storage::F32 => 0.0,
@@ -159,21 +125,11 @@ pub fn compare(case: &Case, storage: Storage, outcome: &Outcome) -> Result<(), S
     let (_, channels, spatial) = case.shape;
     let (_, deviation) = case.activations;
     let (single, stored) = (tolerance(Storage::F32), tolerance(storage));
-    close(
-        "mean",
-        &outcome.statistics.mean,
-        &expected.statistics.mean,
-        |_, _| 1e-6 * deviation,
-    )?;
-    close(
-        "variance",
-        &outcome.statistics.var,
-        &expected.statistics.var,
-        |_, variance| single * variance,
-    )?;
-    close("y", &outcome.y, &expected.y, |_, y| {
-        stored * y.abs().max(1.0)
+    close("mean", &outcome.statistics.mean, &expected.statistics.mean, |_, _| 1e-6 * deviation)?;
+    close("variance", &outcome.statistics.var, &expected.statistics.var, |_, variance| {
+        single * variance
     })?;
+    close("y", &outcome.y, &expected.y, |_, y| stored * y.abs().max(1.0))?;
     // du is a difference of terms of the size of rstd g, and |g| seldom exceeds 4.
     let rstd = expected.statistics.rstd(case.config().eps);
     close("du", &outcome.du, &expected.du, |i, du| {
@@ -181,9 +137,7 @@ pub fn compare(case: &Case, storage: Storage, outcome: &Outcome) -> Result<(), S
     })?;
     // dsigma is a sum of terms of order one and of either sign: their number's root is its scale.
     let terms = outcome.y.len() as f64 / case.groups.max(1) as f64;
-    close("dsigma", &outcome.dsigma, &expected.dsigma, |_, _| {
-        single * terms.sqrt().max(1.0)
-    })
+    close("dsigma", &outcome.dsigma, &expected.dsigma, |_, _| single * terms.sqrt().max(1.0))
 }
 
 fn close(
@@ -193,24 +147,19 @@ fn close(
     tolerance: impl Fn(usize, f64) -> f64,
 ) -> Result<(), String> {
     if actual.len() != expected.len() {
-        return Err(format!(
-            "{name}: {} values, not {}",
-            actual.len(),
-            expected.len()
-        ));
+        return Err(format!("{name}: {} values, not {}", actual.len(), expected.len()));
     }
     for (i, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
         let error = (actual - expected).abs();
         if error > tolerance(i, expected) || error.is_nan() {
-            return Err(format!(
-                "{name}[{i}] is {actual:e}, not {expected:e}: off by {error:.1e}"
-            ));
+            return Err(format!("{name}[{i}] is {actual:e}, not {expected:e}: off by {error:.1e}"));
         }
     }
     Ok(())
 }
 
-/// Runs a case under several orders of the threads, which must give the same bits, and compares with the reference.
+/// Runs a case under several orders of the threads, which must give the same bits, and compares
+/// with the reference.
 pub fn case(
     machine: &mut impl Machine,
     case: &Case,
@@ -239,7 +188,5 @@ pub fn case(
 pub fn all(machine: &mut impl Machine) -> Result<(), String> {
     crate::noise::check(machine)?;
     self::case(machine, &far_from_zero(64), Storage::F32, &[0])?;
-    cases()
-        .iter()
-        .try_for_each(|case| self::case(machine, case, Storage::F32, &[0, 1]))
+    cases().iter().try_for_each(|case| self::case(machine, case, Storage::F32, &[0, 1]))
 }

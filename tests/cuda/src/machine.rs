@@ -17,7 +17,8 @@ pub trait Machine {
     fn launch(&mut self, launch: &Launch, order: u32) -> Result<(), String>;
 }
 
-/// A text to compile: the library's kernels for one storage, and the kernels that lay the noise open.
+/// A text to compile: the library's kernels for one storage, and the kernels that lay the noise
+/// open.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The CUDA source.
@@ -31,9 +32,6 @@ impl Program {
     pub fn new(storage: Storage) -> Self {
         let mut kernels = kernels(storage);
         kernels.extend(["philox_words".into(), "noise_normals".into()]);
-        Self {
-            source: source(storage) + include_str!("noise_kernels.cu"),
-            kernels,
-        }
+        Self { source: source(storage) + include_str!("noise_kernels.cu"), kernels }
     }
 }

@@ -12,22 +12,17 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// The program with the defect. Panics where the source no longer has the text: then the mutant must be rewritten.
+    /// The program with the defect. Panics where the source no longer has the text: then the mutant
+    /// must be rewritten.
     pub fn apply(&self, program: &Program) -> Program {
         let found = program.source.matches(self.from).count();
-        assert_eq!(
-            found, 1,
-            "{}: `{}` occurs {found} times",
-            self.defect, self.from
-        );
-        Program {
-            source: program.source.replace(self.from, self.to),
-            ..program.clone()
-        }
+        assert_eq!(found, 1, "{}: `{}` occurs {found} times", self.defect, self.from);
+        Program { source: program.source.replace(self.from, self.to), ..program.clone() }
     }
 }
 
-/// Panics if a mutant passes a check. `check` is to compile the program and to run [`crate::check::all`] on it.
+/// Panics if a mutant passes a check. `check` is to compile the program and to run
+/// [`crate::check::all`] on it.
 pub fn expect_all_caught(program: &Program, check: impl Fn(&Program) -> Result<(), String> + Sync) {
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     std::thread::scope(|scope| {
@@ -60,11 +55,7 @@ pub const MUTANTS: [Mutant; 13] = [
         from: "int offset = WARP / 2;",
         to: "int offset = WARP / 4;",
     },
-    Mutant {
-        defect: "nine rounds of Philox",
-        from: "round < 10",
-        to: "round < 9",
-    },
+    Mutant { defect: "nine rounds of Philox", from: "round < 10", to: "round < 9" },
     Mutant {
         defect: "the first uniform may be zero",
         from: "(first >> 8) + 1u",

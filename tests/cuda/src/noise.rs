@@ -5,8 +5,9 @@ use vmf_kernels::noise::{MAX_ELEMENTS, Noise, NoiseKey, normal, philox4x32_10};
 
 use crate::machine::Machine;
 
-/// How far a normal in `f32` may be from the reference in double precision. |z| is at most 5.8, of which one unit in
-/// the last place is 5e-7; the logarithm, the root, the sine and the products add to a few of these.
+/// How far a normal in `f32` may be from the reference in double precision. |z| is at most 5.8, of
+/// which one unit in the last place is 5e-7; the logarithm, the root, the sine and the products add
+/// to a few of these.
 pub const TOLERANCE: f64 = 2e-6;
 
 /// Compares the noise of a machine with the CPU's.
@@ -28,23 +29,17 @@ fn check_words(machine: &mut impl Machine) -> Result<(), String> {
     machine.clear();
     let threads = 2 * BLOCK as usize;
     // Any numbers will do, as long as the corner cases 0 and 2^32 - 1 are among them.
-    let mut inputs: Vec<u32> = (0..6 * threads as u32)
-        .map(|i| i.wrapping_mul(0x9e37_79b9) ^ (i << 7))
-        .collect();
+    let mut inputs: Vec<u32> =
+        (0..6 * threads as u32).map(|i| i.wrapping_mul(0x9e37_79b9) ^ (i << 7)).collect();
     inputs[..6].fill(0);
     inputs[6..12].fill(u32::MAX);
     let (counters, keys) = inputs.split_at(4 * threads);
-    let (at_counters, at_keys) = (
-        machine.upload(&bytes(counters)),
-        machine.upload(&bytes(keys)),
-    );
+    let (at_counters, at_keys) = (machine.upload(&bytes(counters)), machine.upload(&bytes(keys)));
     let at_words = machine.upload(&bytes(&vec![0; 4 * threads]));
     let launch = Launch {
         kernel: "philox_words".into(),
         grid: 2,
-        arguments: [at_counters, at_keys, at_words]
-            .map(Argument::Pointer)
-            .to_vec(),
+        arguments: [at_counters, at_keys, at_words].map(Argument::Pointer).to_vec(),
     };
     machine.launch(&launch, 0)?;
     let actual = words(&machine.download(at_words, 16 * threads));
@@ -58,7 +53,8 @@ fn check_words(machine: &mut impl Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// At the start of a tensor and at the end of the largest, as one sample and as several folded into it.
+/// At the start of a tensor and at the end of the largest, as one sample and as several folded into
+/// it.
 fn check_normals(machine: &mut impl Machine) -> Result<(), String> {
     let key = NoiseKey {
         seed: 0xfeed_f00d_dead_beef,
@@ -84,10 +80,7 @@ const NORMALS: usize = 8 * 4 * BLOCK as usize;
 
 fn check_normals_from(machine: &mut impl Machine, noise: &Noise, start: u64) -> Result<(), String> {
     machine.clear();
-    let problem = Problem {
-        noise: NoiseArguments::new(noise, MAX_ELEMENTS),
-        ..Problem::default()
-    };
+    let problem = Problem { noise: NoiseArguments::new(noise, MAX_ELEMENTS), ..Problem::default() };
     let empty = bytes(&vec![u32::MAX; NORMALS]);
     let at_start = machine.upload(&start.to_le_bytes());
     let (by_four, by_one) = (machine.upload(&empty), machine.upload(&empty));

@@ -14,10 +14,7 @@ pub struct PtxMachine<'a> {
 impl<'a> PtxMachine<'a> {
     /// A machine without memory as yet.
     pub fn new(module: &'a Module) -> Self {
-        Self {
-            module,
-            memory: Memory::default(),
-        }
+        Self { module, memory: Memory::default() }
     }
 }
 
@@ -27,7 +24,8 @@ fn bytes(argument: &Argument) -> &[u8] {
         Argument::Problem(problem) => size_of_val(problem),
         Argument::Tiling(tiling) => size_of_val(tiling),
     };
-    // SAFETY: the argument's value, of which no part is uninitialized but the padding at the end, which no kernel reads.
+    // SAFETY: the argument's value, of which no part is uninitialized but the padding at the end,
+    // which no kernel reads.
     unsafe { std::slice::from_raw_parts(argument.as_ptr().cast(), size) }
 }
 
@@ -38,9 +36,7 @@ impl Machine for PtxMachine<'_> {
 
     fn download(&self, address: u64, bytes: usize) -> Vec<u8> {
         let found = self.memory.read(address, bytes);
-        found
-            .expect("download of memory that was not uploaded")
-            .to_vec()
+        found.expect("download of memory that was not uploaded").to_vec()
     }
 
     fn clear(&mut self) {

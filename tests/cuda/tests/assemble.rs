@@ -1,4 +1,5 @@
-//! Level 2: the kernels compiled by NVRTC and assembled by ptxas, for every architecture from sm_75 to sm_120.
+//! Level 2: the kernels compiled by NVRTC and assembled by ptxas, for every architecture from sm_75
+//! to sm_120.
 //!
 //! `PTXAS` names the assembler; without it `ptxas` is looked for on the path.
 
@@ -23,7 +24,8 @@ fn numbers(line: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Reads the report of `ptxas -v`: the kernel's name, then a line on its memory, then one on its registers.
+/// Reads the report of `ptxas -v`: the kernel's name, then a line on its memory, then one on its
+/// registers.
 fn usages(report: &str) -> Vec<Usage> {
     let (mut usages, mut kernel, mut memory) = (Vec::new(), None, None);
     for line in report.lines() {
@@ -36,11 +38,7 @@ fn usages(report: &str) -> Vec<Usage> {
                 continue;
             };
             let registers = numbers(rest)[0];
-            usages.push(Usage {
-                kernel,
-                registers,
-                memory,
-            });
+            usages.push(Usage { kernel, registers, memory });
         }
     }
     usages
@@ -52,13 +50,7 @@ fn assemble(ptx: &str, architecture: u32) -> Vec<Usage> {
     std::fs::write(&input, ptx).unwrap();
     let ptxas = std::env::var("PTXAS").unwrap_or_else(|_| "ptxas".into());
     let run = Command::new(&ptxas)
-        .args([
-            "-v",
-            &format!("-arch=sm_{architecture}"),
-            "-o",
-            "/dev/null",
-            &input,
-        ])
+        .args(["-v", &format!("-arch=sm_{architecture}"), "-o", "/dev/null", &input])
         .output()
         .unwrap_or_else(|error| panic!("{ptxas} does not start ({error}); set PTXAS"));
     let report = String::from_utf8_lossy(&run.stderr).into_owned();
@@ -83,18 +75,9 @@ fn kernels_assemble_without_spills() {
                 .collect();
             println!("sm_{architecture} registers: {}", registers.join(", "));
             for usage in usages {
-                assert_eq!(
-                    usage.memory, [0; 3],
-                    "sm_{architecture}: {} spills",
-                    usage.kernel
-                );
+                assert_eq!(usage.memory, [0; 3], "sm_{architecture}: {} spills", usage.kernel);
                 // Three blocks of 256 threads need at most 85 registers a thread.
-                assert!(
-                    usage.registers <= 80,
-                    "{}: {}",
-                    usage.kernel,
-                    usage.registers
-                );
+                assert!(usage.registers <= 80, "{}: {}", usage.kernel, usage.registers);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The operation of `vmf-candle` on a CUDA device, through Candle, against the CPU. Runs on a GPU or on the mock.
+//! The operation of `vmf-candle` on a CUDA device, through Candle, against the CPU. Runs on a GPU
+//! or on the mock.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{
@@ -62,11 +63,7 @@ fn compare(compute: impl Fn(&Device) -> Result<Computed>, tolerance: f32) -> Res
 const SHAPE: [usize; 4] = [4, 6, 5, 7];
 
 fn operation(pass: &Pass) -> Result<BnNoise> {
-    Ok(BnNoise {
-        eps: 1e-5,
-        activation: Activation::Relu,
-        noise: pass.noise(stream_of("layer"))?,
-    })
+    Ok(BnNoise { eps: 1e-5, activation: Activation::Relu, noise: pass.noise(stream_of("layer"))? })
 }
 
 #[test]
@@ -119,9 +116,7 @@ fn half_precision_is_that_of_the_cpu() -> Result<()> {
         compare(
             |device| {
                 // Rounded to half precision on the CPU: the device need not have a kernel for it.
-                let u = wave(&SHAPE, 0.37, &Device::Cpu)?
-                    .to_dtype(dtype)?
-                    .to_device(device)?;
+                let u = wave(&SHAPE, 0.37, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?;
                 let sigma = Tensor::new(&[0.3f32, 0.7], device)?;
                 let (y, batch) = bn_noise(&u, &sigma, &operation(&Pass::train(5, 9))?)?;
                 Ok(vec![("y", numbers(&y)?), ("mean", numbers(&batch.mean)?)])
@@ -147,10 +142,7 @@ fn a_product_and_the_operation_behind_it_pass_gradients_on() -> Result<()> {
             Ok(vec![
                 ("y", numbers(&y)?),
                 ("gradient of the input", numbers(grads.get(&xs).unwrap())?),
-                (
-                    "gradient of the weight",
-                    numbers(grads.get(&weight).unwrap())?,
-                ),
+                ("gradient of the weight", numbers(grads.get(&weight).unwrap())?),
                 ("gradient of sigma", numbers(grads.get(&sigma).unwrap())?),
             ])
         },
@@ -158,7 +150,8 @@ fn a_product_and_the_operation_behind_it_pass_gradients_on() -> Result<()> {
     )
 }
 
-/// A layer as a user builds it: initial weights, noise, running statistics, and the gradients of all its variables.
+/// A layer as a user builds it: initial weights, noise, running statistics, and the gradients of
+/// all its variables.
 #[test]
 fn a_layer_is_that_of_the_cpu() -> Result<()> {
     compare(
@@ -181,10 +174,7 @@ fn a_layer_is_that_of_the_cpu() -> Result<()> {
                 ("gradient of the input", gradient(&xs)?),
                 ("gradient of the weight", gradient(layer.weight())?),
                 ("gradient of rho", gradient(&layer.sigma().rho())?),
-                (
-                    "a sample",
-                    numbers(&layer.forward(&xs, &Pass::sample(3, 1))?)?,
-                ),
+                ("a sample", numbers(&layer.forward(&xs, &Pass::sample(3, 1))?)?),
                 ("the mean", numbers(&layer.forward(&xs, &Pass::mean())?)?),
             ])
         },

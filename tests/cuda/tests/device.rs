@@ -1,7 +1,9 @@
-//! Level 4: the launcher on a driver, a GPU's or the mock. `VMF_CUDA_DEVICE` is the ordinal of the device, 0 if unset.
+//! Level 4: the launcher on a driver, a GPU's or the mock. `VMF_CUDA_DEVICE` is the ordinal of the
+//! device, 0 if unset.
 //!
-//! There is no skipping here: whoever asks for the feature `device` and has no device sees these tests fail. On the mock
-//! everything runs but the measurement of throughput, and some tests ask the mock for defects.
+//! There is no skipping here: whoever asks for the feature `device` and has no device sees these
+//! tests fail. On the mock everything runs but the measurement of throughput, and some tests ask
+//! the mock for defects.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -60,10 +62,7 @@ fn run<T: Stored>(stream: &Arc<CudaStream>, case: &Case) -> Result<Outcome, Erro
     let (mean, deviation) = case.activations;
     let u = tensor(case.tensor(T::STORAGE, 1, mean, deviation));
     let dy = tensor(case.tensor(T::STORAGE, 2, 0.1, 1.0));
-    let (mut y, mut du) = (
-        tensor(vec![f64::NAN; elements]),
-        tensor(vec![f64::NAN; elements]),
-    );
+    let (mut y, mut du) = (tensor(vec![f64::NAN; elements]), tensor(vec![f64::NAN; elements]));
     let (u, dy) = (u.slice(front..), dy.slice(front..));
     let sigma = match case.groups {
         0 => None,
@@ -99,11 +98,7 @@ fn run<T: Stored>(stream: &Arc<CudaStream>, case: &Case) -> Result<Outcome, Erro
         statistics,
         dsigma: match dsigma {
             None => Vec::new(),
-            Some(dsigma) => stream
-                .clone_dtoh(&dsigma)?
-                .into_iter()
-                .map(f64::from)
-                .collect(),
+            Some(dsigma) => stream.clone_dtoh(&dsigma)?.into_iter().map(f64::from).collect(),
         },
     })
 }
@@ -119,26 +114,20 @@ fn check<T: Stored>(stream: &Arc<CudaStream>, case: &Case) {
 #[test]
 fn f32_agrees_with_the_cpu() {
     let stream = context().default_stream();
-    reference::cases()
-        .iter()
-        .for_each(|case| check::<f32>(&stream, case));
+    reference::cases().iter().for_each(|case| check::<f32>(&stream, case));
     check::<f32>(&stream, &reference::far_from_zero(64));
 }
 
 #[test]
 fn f16_agrees_with_the_cpu() {
     let stream = context().default_stream();
-    reference::cases()
-        .iter()
-        .for_each(|case| check::<f16>(&stream, case));
+    reference::cases().iter().for_each(|case| check::<f16>(&stream, case));
 }
 
 #[test]
 fn bf16_agrees_with_the_cpu() {
     let stream = context().default_stream();
-    reference::cases()
-        .iter()
-        .for_each(|case| check::<bf16>(&stream, case));
+    reference::cases().iter().for_each(|case| check::<bf16>(&stream, case));
 }
 
 #[test]
@@ -151,17 +140,14 @@ fn a_stream_of_the_caller_works() {
 fn every_device_has_its_own_kernels() {
     let count = CudaContext::device_count().unwrap() as usize;
     println!("{count} devices");
-    let streams: Vec<_> = (0..count)
-        .map(|ordinal| CudaContext::new(ordinal).unwrap().default_stream())
-        .collect();
+    let streams: Vec<_> =
+        (0..count).map(|ordinal| CudaContext::new(ordinal).unwrap().default_stream()).collect();
     for stream in streams.iter().chain(&streams) {
         check::<f32>(stream, &Case::new(4, 3, 16));
     }
     if let [first, second, ..] = &streams[..] {
         let config = Case::new(4, 3, 16).config();
-        let u = first
-            .clone_htod(&vec![1.0f32; config.shape.elements()])
-            .unwrap();
+        let u = first.clone_htod(&vec![1.0f32; config.shape.elements()]).unwrap();
         let mut y = u.try_clone().unwrap();
         let error = cuda::forward_train(second, &config, None, &u, &mut y).unwrap_err();
         assert!(matches!(error, Error::Device { name: "u", .. }), "{error}");
@@ -181,14 +167,9 @@ fn arguments_that_do_not_fit_are_errors() {
     let mut y = u.try_clone().unwrap();
     let sigma = stream.clone_htod(&[0.1f32; 4]).unwrap();
     let sigma = &sigma.as_view();
-    let noise = Case::new(4, 6, 16)
-        .noise()
-        .map(|noise| NoiseTerm { noise, sigma });
+    let noise = Case::new(4, 6, 16).noise().map(|noise| NoiseTerm { noise, sigma });
     let error = cuda::forward_train(&stream, &config, noise, &u, &mut y).unwrap_err();
-    assert!(
-        error.to_string().contains("4 noise scales for 6 channels"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("4 noise scales for 6 channels"), "{error}");
 }
 
 /// One case in a process of its own, for the tests below.
@@ -204,10 +185,7 @@ fn with_defect(variable: &str, value: &str) -> (bool, String) {
         .env(variable, value)
         .output()
         .unwrap();
-    (
-        run.status.success(),
-        String::from_utf8_lossy(&run.stderr).into_owned(),
-    )
+    (run.status.success(), String::from_utf8_lossy(&run.stderr).into_owned())
 }
 
 #[test]
@@ -238,13 +216,11 @@ fn a_failed_launch_is_an_error() {
         return;
     }
     let (passed, output) = with_defect("MOCK_CUDA_FAIL", "forward_f32_by4");
-    assert!(
-        !passed && output.contains("CUDA_ERROR_LAUNCH_FAILED"),
-        "{output}"
-    );
+    assert!(!passed && output.contains("CUDA_ERROR_LAUNCH_FAILED"), "{output}");
 }
 
-/// Bytes a second of forward and backward, against those of a copy on the device, which is what memory can do.
+/// Bytes a second of forward and backward, against those of a copy on the device, which is what
+/// memory can do.
 #[test]
 fn throughput_is_near_the_memory_roofline() {
     let context = context();
@@ -254,12 +230,9 @@ fn throughput_is_near_the_memory_roofline() {
     }
     let stream = context.default_stream();
     println!("{}", context.name().unwrap());
-    for (batch, channels, spatial) in [
-        (64, 64, 1024),
-        (256, 64, 3136),
-        (256, 512, 16),
-        (256, 2048, 49),
-    ] {
+    for (batch, channels, spatial) in
+        [(64, 64, 1024), (256, 64, 3136), (256, 512, 16), (256, 2048, 49)]
+    {
         throughput::<f32>(&stream, &Case::new(batch, channels, spatial));
         throughput::<bf16>(&stream, &Case::new(batch, channels, spatial));
     }
@@ -301,7 +274,8 @@ fn throughput<T: Stored>(stream: &Arc<CudaStream>, case: &Case) {
         forward / copy,
         backward / copy
     );
-    // Only where the tensor is large enough for memory to be the limit, not the latency of a launch.
+    // Only where the tensor is large enough for memory to be the limit, not the latency of a
+    // launch.
     if bytes > 1e8 {
         assert!(forward > 0.4 * copy && backward > 0.4 * copy);
     }

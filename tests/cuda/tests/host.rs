@@ -65,10 +65,7 @@ fn many_schedules_give_the_same_bits() {
     let program = single_precision();
     let machine = &mut HostMachine::new(program);
     for (batch, channels, spatial) in [(40, 6, 16), (3, 2, 1023), (70, 40, 1)] {
-        let case = Case {
-            multiprocessors: 10,
-            ..Case::new(batch, channels, spatial)
-        };
+        let case = Case { multiprocessors: 10, ..Case::new(batch, channels, spatial) };
         let orders: Vec<u32> = (0..8).collect();
         check::case(machine, &case, Storage::F32, &orders).unwrap();
     }
@@ -87,17 +84,11 @@ fn swapped_launch_arguments_are_caught() {
     let program = single_precision();
     let (case, storage) = (Case::new(6, 4, 16), Storage::F32);
     let counts = RefCell::new(Vec::new());
-    case::run(
-        &mut HostMachine::new(program),
-        &case,
-        storage,
-        0,
-        |launches| {
-            let pointer = |argument: &&Argument| matches!(argument, Argument::Pointer(_));
-            let pointers = |launch: &Launch| launch.arguments.iter().filter(pointer).count();
-            *counts.borrow_mut() = launches.iter().map(pointers).collect();
-        },
-    )
+    case::run(&mut HostMachine::new(program), &case, storage, 0, |launches| {
+        let pointer = |argument: &&Argument| matches!(argument, Argument::Pointer(_));
+        let pointers = |launch: &Launch| launch.arguments.iter().filter(pointer).count();
+        *counts.borrow_mut() = launches.iter().map(pointers).collect();
+    })
     .unwrap();
     // Of every launch, each pair of neighbouring pointers.
     for (launch, pointers) in counts.into_inner().into_iter().enumerate() {
@@ -107,11 +98,7 @@ fn swapped_launch_arguments_are_caught() {
                 launches[launch].arguments.swap(pair - 1, pair);
             })
             .and_then(|outcome| check::compare(&case, storage, &outcome));
-            assert!(
-                found.is_err(),
-                "launch {launch}: arguments {} and {pair}",
-                pair - 1
-            );
+            assert!(found.is_err(), "launch {launch}: arguments {} and {pair}", pair - 1);
         }
     }
 }
@@ -132,10 +119,7 @@ fn the_shim_reports_what_a_gpu_would_not_forgive() {
             "names a lane that does not exist or has exited",
             "if (threadIdx.x == 7) return; __shfl_down_sync(ALL_LANES, 1.0f, 1);",
         ),
-        (
-            "whose mask leaves it out",
-            "__shfl_down_sync(0x0000ffffu, 1.0f, 1);",
-        ),
+        ("whose mask leaves it out", "__shfl_down_sync(0x0000ffffu, 1.0f, 1);"),
         ("wrote outside a buffer", "out[BLOCK] = 1.0f;"),
     ];
     for (message, body) in defects {
@@ -147,11 +131,8 @@ fn the_shim_reports_what_a_gpu_would_not_forgive() {
         let compiled = HostProgram::compile(&program).unwrap();
         let mut machine = HostMachine::new(&compiled);
         let out = machine.upload(&[0; 4 * BLOCK as usize]);
-        let launch = Launch {
-            kernel: "defect".into(),
-            grid: 1,
-            arguments: vec![Argument::Pointer(out)],
-        };
+        let launch =
+            Launch { kernel: "defect".into(), grid: 1, arguments: vec![Argument::Pointer(out)] };
         let error = machine.launch(&launch, 0).unwrap_err();
         assert!(error.contains(message), "{error}");
     }

@@ -11,38 +11,20 @@ const MULTIPROCESSORS: u32 = 108;
 fn plan(batch: usize, channels: usize, spatial: usize) -> Plan {
     let config = Config::new(Shape::nchw(batch, channels, spatial));
     let noise = Noise::new(NoiseKey::default());
-    Plan::new(
-        &config,
-        Some((&noise, 1)),
-        Storage::F32,
-        true,
-        MULTIPROCESSORS,
-    )
-    .unwrap()
+    Plan::new(&config, Some((&noise, 1)), Storage::F32, true, MULTIPROCESSORS).unwrap()
 }
 
 #[test]
 fn channels_are_cut_into_parts_where_they_are_few_and_large() {
-    for (batch, channels, spatial) in [
-        (64, 3, 224 * 224),
-        (64, 64, 1024),
-        (256, 64, 3136),
-        (4096, 10, 1),
-    ] {
+    for (batch, channels, spatial) in
+        [(64, 3, 224 * 224), (64, 64, 1024), (256, 64, 3136), (4096, 10, 1)]
+    {
         let launches = plan(batch, channels, spatial).forward_train(&Pointers::default());
-        assert_eq!(
-            launches.len(),
-            3,
-            "a merge for ({batch}, {channels}, {spatial})"
-        );
+        assert_eq!(launches.len(), 3, "a merge for ({batch}, {channels}, {spatial})");
     }
     for (batch, channels, spatial) in [(256, 2048, 49), (64, 2048, 64), (8, 64, 16)] {
         let plan = plan(batch, channels, spatial);
-        assert_eq!(
-            plan.partials(),
-            0,
-            "no merge for ({batch}, {channels}, {spatial})"
-        );
+        assert_eq!(plan.partials(), 0, "no merge for ({batch}, {channels}, {spatial})");
     }
 }
 
@@ -52,11 +34,7 @@ fn parts_cover_a_tile_and_none_is_empty() {
         for channels in [1, 3, 32, 100] {
             for spatial in [1, 2, 4, 9, 36, 1023, 4096] {
                 let plan = plan(batch, channels, spatial);
-                let Tiling {
-                    part_length,
-                    channels_per_tile,
-                    parts,
-                } = plan.tiling();
+                let Tiling { part_length, channels_per_tile, parts } = plan.tiling();
                 let by_four = spatial % 4 == 0;
                 let columns = spatial as u64 / if by_four { 4 } else { 1 };
                 let forward = plan.forward_train(&Pointers::default()).remove(0);
@@ -80,24 +58,11 @@ fn parts_cover_a_tile_and_none_is_empty() {
 #[test]
 fn what_the_kernels_cannot_do_is_an_error() {
     let noise = Noise::new(NoiseKey::default());
-    let plan = |shape, noise| {
-        Plan::new(
-            &Config::new(shape),
-            noise,
-            Storage::F16,
-            true,
-            MULTIPROCESSORS,
-        )
-    };
+    let plan =
+        |shape, noise| Plan::new(&Config::new(shape), noise, Storage::F16, true, MULTIPROCESSORS);
     assert!(plan(Shape::hwnc(4, 8, 1), None).is_ok());
-    assert!(matches!(
-        plan(Shape::hwnc(4, 8, 4), None),
-        Err(Error::Value { name: "layout", .. })
-    ));
-    assert!(matches!(
-        plan(Shape::nchw(0, 8, 4), None),
-        Err(Error::EmptyShape { .. })
-    ));
+    assert!(matches!(plan(Shape::hwnc(4, 8, 4), None), Err(Error::Value { name: "layout", .. })));
+    assert!(matches!(plan(Shape::nchw(0, 8, 4), None), Err(Error::EmptyShape { .. })));
     assert!(matches!(
         plan(Shape::nchw(1 << 20, 1 << 10, 1 << 5), None),
         Err(Error::TooManyElements { .. })
@@ -113,8 +78,5 @@ fn what_the_kernels_cannot_do_is_an_error() {
         ));
     }
     let folded = Noise::folded(NoiseKey::default(), 100);
-    assert!(matches!(
-        plan(Shape::nchw(4, 8, 4), Some((&folded, 1))),
-        Err(Error::Folding { .. })
-    ));
+    assert!(matches!(plan(Shape::nchw(4, 8, 4), Some((&folded, 1))), Err(Error::Folding { .. })));
 }

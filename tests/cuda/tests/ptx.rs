@@ -44,19 +44,10 @@ fn bf16_agrees_with_the_cpu() {
 
 #[test]
 fn architectures_between_agree_with_the_cpu() {
-    for architecture in [
-        "compute_80",
-        "compute_86",
-        "compute_89",
-        "compute_90",
-        "compute_100",
-    ] {
+    for architecture in ["compute_80", "compute_86", "compute_89", "compute_90", "compute_100"] {
         let module = module(&Program::new(Storage::F32), architecture);
         let machine = &mut PtxMachine::new(&module);
-        let case = Case {
-            multiprocessors: 10,
-            ..Case::new(6, 6, 16)
-        };
+        let case = Case { multiprocessors: 10, ..Case::new(6, 6, 16) };
         for case in [case, Case::new(40, 6, 49), check::far_from_zero(64)] {
             check::case(machine, &case, Storage::F32, &[0, 1, 2, 3]).unwrap();
         }

@@ -8,9 +8,9 @@ use std::sync::Mutex;
 
 /// A command that runs one of the workspace's programs.
 ///
-/// `cargo test --workspace` has built them all by the time a test runs, because each of their packages has an integration
-/// test. Where this package is tested alone, a program that has never been built is built here; one that is there
-/// already is taken as it is.
+/// `cargo test --workspace` has built them all by the time a test runs, because each of their
+/// packages has an integration test. Where this package is tested alone, a program that has never
+/// been built is built here; one that is there already is taken as it is.
 ///
 /// # Panics
 /// If the program cannot be built.
@@ -18,33 +18,15 @@ pub fn program(name: &str) -> Command {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     let test = std::env::current_exe().expect("a test knows its own path");
-    let folder = test
-        .parent()
-        .and_then(|deps| deps.parent())
-        .expect("tests are in target/<profile>/deps");
+    let folder =
+        test.parent().and_then(|deps| deps.parent()).expect("tests are in target/<profile>/deps");
     let path: PathBuf = folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-    let _guard = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !path.exists() {
-        let profile = if folder.ends_with("release") {
-            "release"
-        } else {
-            "dev"
-        };
-        let target = folder
-            .parent()
-            .expect("a profile's folder is in the target folder");
+        let profile = if folder.ends_with("release") { "release" } else { "dev" };
+        let target = folder.parent().expect("a profile's folder is in the target folder");
         let status = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                name,
-                "--profile",
-                profile,
-                "--target-dir",
-            ])
+            .args(["build", "--quiet", "--package", name, "--profile", profile, "--target-dir"])
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status()

@@ -47,9 +47,7 @@ pub fn train(folder: &Path, arguments: &[&str]) -> Command {
 
 /// Trains the small network to its end.
 pub fn tiny(folder: &Path, out: &str, more: &[&str]) -> Output {
-    let output = train(folder, &[&TINY[..], &["--out", out], more].concat())
-        .output()
-        .unwrap();
+    let output = train(folder, &[&TINY[..], &["--out", out], more].concat()).output().unwrap();
     assert!(output.status.success(), "{}", both(&output));
     output
 }
@@ -63,9 +61,8 @@ pub fn both(output: &Output) -> String {
 /// The names of the files in a folder, sorted.
 pub fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -100,9 +97,11 @@ pub fn assert_same(a: &Path, b: &Path) {
     }
 }
 
-/// A training that goes on beside the test, which sees every step. It ends with the test at the latest.
+/// A training that goes on beside the test, which sees every step. It ends with the test at the
+/// latest.
 ///
-/// What happens to it happens after a number of steps, never after a time: machines differ in speed.
+/// What happens to it happens after a number of steps, never after a time: machines differ in
+/// speed.
 pub struct Training {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -113,16 +112,10 @@ impl Training {
     /// Starts `cifar train`.
     pub fn start(folder: &Path, arguments: &[&str]) -> Self {
         // So that it says a plain line after every step.
-        let mut child = train(folder, &[arguments, &["-vv"]].concat())
-            .env("NO_COLOR", "1")
-            .spawn()
-            .unwrap();
+        let mut child =
+            train(folder, &[arguments, &["-vv"]].concat()).env("NO_COLOR", "1").spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        Self {
-            child,
-            stderr,
-            said: String::new(),
-        }
+        Self { child, stderr, said: String::new() }
     }
 
     /// Waits for this many steps. Says whether they were taken before training ended.
@@ -150,10 +143,8 @@ impl Training {
 
     /// Sends a signal, such as `-INT`.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .args([name, &self.child.id().to_string()])
-            .status()
-            .unwrap();
+        let status =
+            Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());
     }
 

@@ -1,4 +1,5 @@
-//! `cifar train` as a person runs it, on the synthetic set: what it leaves, and that it can be repeated.
+//! `cifar train` as a person runs it, on the synthetic set: what it leaves, and that it can be
+//! repeated.
 
 use end_to_end::training::{assert_same, both, metrics, names_in, number, tiny, train};
 
@@ -24,30 +25,18 @@ fn training_leaves_a_complete_folder_and_learns() {
     let run = temp.path().join("run");
     assert_eq!(
         names_in(&run),
-        [
-            ".lock",
-            "best.safetensors",
-            "config.json",
-            "last.safetensors",
-            "metrics.jsonl"
-        ]
+        [".lock", "best.safetensors", "config.json", "last.safetensors", "metrics.jsonl"]
     );
     let lines = metrics(&run);
     assert_eq!(lines.len(), 6);
     let (begin, end) = (&lines[0], &lines[5]);
-    assert!(
-        number(end, &["running_nll"]) < 0.8 * number(begin, &["running_nll"]),
-        "{lines:?}"
-    );
+    assert!(number(end, &["running_nll"]) < 0.8 * number(begin, &["running_nll"]), "{lines:?}");
     assert!(number(end, &["test", "accuracy"]) > 0.3, "{end}");
     assert_eq!(number(end, &["step"]), 60.0);
     assert_eq!(number(end, &["beta"]), 0.1);
     assert!((0.0..=1.0).contains(&number(end, &["train", "ece"])));
     // sigma_eff of the eight layers, none of which is where it began.
-    assert_eq!(
-        end.matches("\"sigma_eff\":0").count() + end.matches("\"sigma_eff\":1").count(),
-        8
-    );
+    assert_eq!(end.matches("\"sigma_eff\":0").count() + end.matches("\"sigma_eff\":1").count(), 8);
     assert!(number(end, &["kl"]) > 0.0);
 }
 
@@ -60,16 +49,10 @@ fn the_three_methods_share_one_loop_and_differ_in_their_noise() {
     let line = |method: &str| metrics(&temp.path().join(method))[2].clone();
     let (vmf, none, map) = (line("vmf"), line("none"), line("map"));
     assert!(number(&vmf, &["beta"]) > 0.0);
-    assert_eq!(
-        (number(&none, &["beta"]), number(&map, &["beta"])),
-        (0.0, 0.0)
-    );
+    assert_eq!((number(&none, &["beta"]), number(&map, &["beta"])), (0.0, 0.0));
     // The KL holds the noise up: without it, training drives noise down.
     assert!(number(&vmf, &["kl"]) < number(&none, &["kl"]));
-    assert!(
-        map.contains("\"kl\":null") && map.contains("\"sigma_eff\":[]"),
-        "{map}"
-    );
+    assert!(map.contains("\"kl\":null") && map.contains("\"sigma_eff\":[]"), "{map}");
 }
 
 #[test]
@@ -81,8 +64,5 @@ fn a_run_repeats_from_its_configuration_and_differs_with_its_seed() {
     assert!(output.status.success(), "{}", both(&output));
     assert_same(&temp.path().join("a"), &temp.path().join("b"));
     tiny(temp.path(), "c", &["--seed", "1"]);
-    assert_ne!(
-        metrics(&temp.path().join("a")),
-        metrics(&temp.path().join("c"))
-    );
+    assert_ne!(metrics(&temp.path().join("a")), metrics(&temp.path().join("c")));
 }

@@ -10,7 +10,8 @@ use end_to_end::program;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A network and a set that train in a second or two. A third of the labels is wrong: no network is right on every image.
+/// A network and a set that train in a second or two. A third of the labels is wrong: no network is
+/// right on every image.
 const TINY: [&str; 20] = [
     "--data=synthetic",
     "--train-images=320",
@@ -101,17 +102,9 @@ fn succeeds(folder: &Path, arguments: &[&str]) -> String {
 fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
     let output = cifar(folder, arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        output.status.code(),
-        Some(1),
-        "{arguments:?}: {}",
-        both(&output)
-    );
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", both(&output));
     for word in words {
-        assert!(
-            said.contains(word),
-            "{word:?} is not in what {arguments:?} said: {said}"
-        );
+        assert!(said.contains(word), "{word:?} is not in what {arguments:?} said: {said}");
     }
     assert!(!said.contains("panicked"), "{said}");
 }
@@ -121,9 +114,7 @@ fn json(path: PathBuf) -> Value {
 }
 
 fn number(value: &Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 fn close(a: f64, b: f64) {
@@ -161,11 +152,9 @@ fn scores_are_those_of_training_and_follow_from_their_bins() {
     for measured in evaluation["ways"].as_array().unwrap() {
         let tempered = &measured["tempered"];
         assert!(number(&tempered["fit_nll_after"]) <= number(&tempered["fit_nll_before"]) + 1e-12);
-        for (quality, images) in [
-            (&measured["all"], 100.0),
-            (&tempered["before"], 80.0),
-            (&tempered["after"], 80.0),
-        ] {
+        for (quality, images) in
+            [(&measured["all"], 100.0), (&tempered["before"], 80.0), (&tempered["after"], 80.0)]
+        {
             let bins = quality["bins"].as_array().unwrap();
             let sum = |of: &dyn Fn(&Value) -> f64| bins.iter().map(of).sum::<f64>();
             assert_eq!(sum(&|bin| number(&bin["count"])), images);
@@ -180,18 +169,13 @@ fn scores_are_those_of_training_and_follow_from_their_bins() {
             assert!((0.0..=2.0).contains(&number(&quality["brier"])));
         }
         // A temperature changes how sure the network is, not what it says.
-        assert_eq!(
-            tempered["before"]["accuracy"],
-            tempered["after"]["accuracy"]
-        );
+        assert_eq!(tempered["before"]["accuracy"], tempered["after"]["accuracy"]);
     }
-    // Only samples can disagree with each other, and noise-free statistics differ from those under noise.
+    // Only samples can disagree with each other, and noise-free statistics differ from those under
+    // noise.
     assert!(mean["mutual_information"].is_null());
     assert!(number(&way(&evaluation, "monte_carlo")["all"]["mutual_information"]) > 0.0);
-    assert_ne!(
-        mean["nll"],
-        way(&evaluation, "mean_as_trained")["all"]["nll"]
-    );
+    assert_ne!(mean["nll"], way(&evaluation, "mean_as_trained")["all"]["nll"]);
 
     // The images that are worth looking at are what their names say.
     let uncertain = evaluation["most_uncertain"].as_array().unwrap();
@@ -200,18 +184,11 @@ fn scores_are_those_of_training_and_follow_from_their_bins() {
         let terms = probabilities.iter().map(|p| number(p).max(1e-300));
         terms.map(|p| -p * p.ln()).sum()
     };
-    assert!(
-        uncertain
-            .windows(2)
-            .all(|pair| entropy(&pair[0]) >= entropy(&pair[1]))
-    );
+    assert!(uncertain.windows(2).all(|pair| entropy(&pair[0]) >= entropy(&pair[1])));
     close(entropy(&uncertain[0]), number(&uncertain[0]["entropy"]));
     let wrong = evaluation["confidently_wrong"].as_array().unwrap();
     assert!(
-        !wrong.is_empty()
-            && wrong
-                .iter()
-                .all(|example| example["label"] != example["predicted"])
+        !wrong.is_empty() && wrong.iter().all(|example| example["label"] != example["predicted"])
     );
 }
 
@@ -226,10 +203,7 @@ fn evaluation_repeats_and_its_seed_changes_the_samples_alone() {
     assert_eq!(first, evaluate(&["--samples=8", "--seed=0"]));
     let other = evaluate(&["--seed=7"]);
     assert_eq!(way(&first, "mean"), way(&other, "mean"));
-    assert_ne!(
-        way(&first, "monte_carlo")["all"],
-        way(&other, "monte_carlo")["all"]
-    );
+    assert_ne!(way(&first, "monte_carlo")["all"], way(&other, "monte_carlo")["all"]);
     let fewer = evaluate(&["--test-images=40"]);
     assert_eq!(fewer["protocol"]["test_images"], 40);
     assert_eq!(fewer["protocol"]["fit_images"], 8);
@@ -249,12 +223,8 @@ fn a_network_without_noise_has_no_samples_and_is_told_so() {
     }
     assert!(!printed.contains("8 samples"), "{printed}");
     let evaluation = json(own.path().join("map0/evaluation.json"));
-    let ways: Vec<&str> = evaluation["ways"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|m| m["way"].as_str().unwrap())
-        .collect();
+    let ways: Vec<&str> =
+        evaluation["ways"].as_array().unwrap().iter().map(|m| m["way"].as_str().unwrap()).collect();
     assert_eq!(ways, ["mean", "mean_as_trained"]);
 }
 
@@ -262,23 +232,14 @@ fn a_network_without_noise_has_no_samples_and_is_told_so() {
 fn a_comparison_averages_over_seeds_and_measures_against_the_baseline() {
     let own = copies(&["vmf0", "vmf1", "none0", "none1", "map0"]);
     let runs = ["vmf0", "none0", "vmf1", "map0", "none1"];
-    let printed = succeeds(
-        own.path(),
-        &[&["compare"][..], &runs, &["--out=out"]].concat(),
-    );
-    assert!(
-        printed.contains("none (no KL)") && printed.contains("±"),
-        "{printed}"
-    );
+    let printed = succeeds(own.path(), &[&["compare"][..], &runs, &["--out=out"]].concat());
+    assert!(printed.contains("none (no KL)") && printed.contains("±"), "{printed}");
     assert!(printed.contains("out/report.html"), "{printed}");
 
     let out = own.path().join("out");
     let comparison = json(out.join("comparison.json"));
     let groups = comparison["groups"].as_array().unwrap();
-    let labels: Vec<&str> = groups
-        .iter()
-        .map(|group| group["label"].as_str().unwrap())
-        .collect();
+    let labels: Vec<&str> = groups.iter().map(|group| group["label"].as_str().unwrap()).collect();
     assert_eq!(labels, ["vmf", "none (no KL)", "map (no noise)"]);
     assert_eq!(comparison["baseline"], "none (no KL)");
 
@@ -287,25 +248,14 @@ fn a_comparison_averages_over_seeds_and_measures_against_the_baseline() {
     let of =
         |run: &str, name: &str, score: &str| number(&way(&evaluation(run), name)["all"][score]);
     let baseline = (of("none0", "mean", "ece") + of("none1", "mean", "ece")) / 2.0;
-    for (group, [a, b]) in [
-        (&groups[0], ["vmf0", "vmf1"]),
-        (&groups[1], ["none0", "none1"]),
-    ] {
-        for (entry, name) in group["ways"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .zip(["mean", "monte_carlo"])
-        {
+    for (group, [a, b]) in [(&groups[0], ["vmf0", "vmf1"]), (&groups[1], ["none0", "none1"])] {
+        for (entry, name) in group["ways"].as_array().unwrap().iter().zip(["mean", "monte_carlo"]) {
             assert_eq!(entry["way"], name);
             for score in ["accuracy", "nll", "brier", "ece"] {
                 let (a, b) = (of(a, name, score), of(b, name, score));
                 close(number(&entry["scores"][score]["mean"]), (a + b) / 2.0);
                 // Two values deviate by their distance over the root of two.
-                close(
-                    number(&entry["scores"][score]["deviation"]),
-                    (a - b).abs() / 2_f64.sqrt(),
-                );
+                close(number(&entry["scores"][score]["deviation"]), (a - b).abs() / 2_f64.sqrt());
             }
             let ece = number(&entry["scores"]["ece"]["mean"]);
             close(number(&entry["ece_ratio"]), baseline / ece);
@@ -321,10 +271,7 @@ fn a_comparison_averages_over_seeds_and_measures_against_the_baseline() {
     let column = header.split(',').position(|name| name == "ece").unwrap();
     assert_eq!(rows.lines().count(), 5);
     let first: f64 = rows.split(',').nth(column).unwrap().parse().unwrap();
-    close(
-        first,
-        number(&groups[0]["ways"][0]["scores"]["ece"]["mean"]),
-    );
+    close(first, number(&groups[0]["ways"][0]["scores"]["ece"]["mean"]));
 
     let svg = fs::read_to_string(out.join("comparison.svg")).unwrap();
     for title in [
@@ -338,23 +285,13 @@ fn a_comparison_averages_over_seeds_and_measures_against_the_baseline() {
         assert!(svg.contains(title), "{title}");
     }
     assert!(!svg.contains("NaN"));
-    assert!(
-        fs::read(out.join("comparison.png"))
-            .unwrap()
-            .starts_with(b"\x89PNG")
-    );
+    assert!(fs::read(out.join("comparison.png")).unwrap().starts_with(b"\x89PNG"));
     asks_nobody(&fs::read_to_string(out.join("report.html")).unwrap());
 }
 
 /// A page that needs no network.
 fn asks_nobody(html: &str) {
-    for reference in [
-        "src=\"http",
-        "href=\"http",
-        "url(http",
-        "@import",
-        "<script",
-    ] {
+    for reference in ["src=\"http", "href=\"http", "url(http", "@import", "<script"] {
         assert!(!html.contains(reference), "{reference}");
     }
 }
@@ -370,10 +307,7 @@ fn one_run_without_noise_can_be_compared_and_the_baseline_chosen() {
         let mut arguments = vec!["compare", "map0", "vmf0", "--out=two"];
         arguments.extend(more);
         succeeds(own.path(), &arguments);
-        assert_eq!(
-            json(own.path().join("two/comparison.json"))["baseline"],
-            baseline
-        );
+        assert_eq!(json(own.path().join("two/comparison.json"))["baseline"], baseline);
     }
 }
 
@@ -390,10 +324,7 @@ fn an_evaluation_is_used_again_until_network_or_protocol_change() {
         fs::write(&file, evaluation.to_string()).unwrap();
     };
     let accuracy = |more: &[&str]| {
-        succeeds(
-            own.path(),
-            &[&["compare", "vmf0", "--out=out"], more].concat(),
-        );
+        succeeds(own.path(), &[&["compare", "vmf0", "--out=out"], more].concat());
         let comparison = json(own.path().join("out/comparison.json"));
         number(&comparison["groups"][0]["ways"][0]["scores"]["accuracy"]["mean"])
     };
@@ -421,11 +352,8 @@ fn a_report_is_one_file_with_everything_in_it() {
     let own = copies(&["vmf0", "map0"]);
     let landscape = own.path().join("vmf0/landscape");
     fs::create_dir(&landscape).unwrap();
-    fs::write(
-        landscape.join("landscape.svg"),
-        "<svg xmlns=\"http://www.w3.org/2000/svg\"/>",
-    )
-    .unwrap();
+    fs::write(landscape.join("landscape.svg"), "<svg xmlns=\"http://www.w3.org/2000/svg\"/>")
+        .unwrap();
     let printed = succeeds(own.path(), &["report", "vmf0"]);
     assert!(printed.contains("vmf0/report.html"), "{printed}");
     let html = fs::read_to_string(own.path().join("vmf0/report.html")).unwrap();
@@ -450,10 +378,7 @@ fn a_report_is_one_file_with_everything_in_it() {
     let evaluation = json(own.path().join("vmf0/evaluation.json"));
     let pictures = ["most_uncertain", "confidently_wrong"]
         .map(|list| evaluation[list].as_array().unwrap().len());
-    assert_eq!(
-        html.matches("src=\"data:image/png;base64,").count(),
-        pictures[0] + pictures[1]
-    );
+    assert_eq!(html.matches("src=\"data:image/png;base64,").count(), pictures[0] + pictures[1]);
     assert_eq!(html.matches("data:image/svg+xml;base64,").count(), 1);
 
     // Without noise there is no noise to describe, nor a mutual information.
@@ -477,10 +402,7 @@ fn a_first_look_trains_compares_and_goes_on_where_it_stopped() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", both(&output));
@@ -500,47 +422,25 @@ fn a_first_look_trains_compares_and_goes_on_where_it_stopped() {
     ] {
         assert!(printed.contains(words), "{words:?} is not in: {printed}");
     }
-    for file in [
-        "report.html",
-        "comparison.svg",
-        "comparison.json",
-        "none/report.html",
-        "vmf/report.html",
-    ] {
-        assert!(
-            temp.path().join("runs/first").join(file).is_file(),
-            "{file}"
-        );
+    for file in
+        ["report.html", "comparison.svg", "comparison.json", "none/report.html", "vmf/report.html"]
+    {
+        assert!(temp.path().join("runs/first").join(file).is_file(), "{file}");
     }
     // The estimate comes before any training.
-    assert!(
-        printed.find("takes about") < printed.find("epoch "),
-        "{printed}"
-    );
+    assert!(printed.find("takes about") < printed.find("epoch "), "{printed}");
 
     // Nothing is trained twice.
     let metrics = fs::read(&last).unwrap();
     let output = first(&long).output().unwrap();
     let printed = both(&output);
     assert!(output.status.success(), "{printed}");
-    assert_eq!(
-        printed.matches("is trained already").count(),
-        2,
-        "{printed}"
-    );
+    assert_eq!(printed.matches("is trained already").count(), 2, "{printed}");
     assert_eq!(fs::read(&last).unwrap(), metrics);
 
     let other = [&["first-look"][..], &TINY, &["--epochs=5"]].concat();
-    fails(
-        temp.path(),
-        &other,
-        &["runs/first/none", "other settings", "--out"],
-    );
-    fails(
-        temp.path(),
-        &["first-look", "--method=vmf"],
-        &["cifar train"],
-    );
+    fails(temp.path(), &other, &["runs/first/none", "other settings", "--out"]);
+    fails(temp.path(), &["first-look", "--method=vmf"], &["cifar train"]);
 }
 
 #[test]
@@ -552,52 +452,28 @@ fn mistakes_are_named() {
         fails(folder, &[command, "nowhere"], &["nowhere", "holds no run"]);
     }
     fails(folder, &["eval", "vmf0", "--samples=0"], &["--samples"]);
-    fails(
-        folder,
-        &["eval", "vmf0", "--test-images=1"],
-        &["--test-images 2"],
-    );
+    fails(folder, &["eval", "vmf0", "--test-images=1"], &["--test-images 2"]);
     fails(folder, &["compare", "vmf0", "./vmf0"], &["named twice"]);
-    fails(
-        folder,
-        &["compare", "vmf0", "--baseline=none0"],
-        &["none0", "not among"],
-    );
+    fails(folder, &["compare", "vmf0", "--baseline=none0"], &["none0", "not among"]);
 
     // Another version of the folder, other images, another shape, half a file, no network.
     let config = fs::read_to_string(folder.join("none0/config.json")).unwrap();
     let with = |from: &str, to: &str| {
         assert!(config.contains(from), "{from} is not in {config}");
-        fs::write(
-            folder.join("none0/config.json"),
-            config.replacen(from, to, 1),
-        )
-        .unwrap();
+        fs::write(folder.join("none0/config.json"), config.replacen(from, to, 1)).unwrap();
     };
     with("\"version\": 1", "\"version\": 2");
     fails(folder, &["eval", "none0"], &["version 2", "version 1"]);
     with("\"label_noise\": 0.3", "\"label_noise\": 0.2");
-    fails(
-        folder,
-        &["compare", "vmf0", "none0"],
-        &["vmf0", "none0", "same images", "0.2"],
-    );
+    fails(folder, &["compare", "vmf0", "none0"], &["vmf0", "none0", "same images", "0.2"]);
     with("\"width\": 0.0625", "\"width\": 0.125");
-    fails(
-        folder,
-        &["report", "none0"],
-        &["last.safetensors", "config.json", "do not fit"],
-    );
+    fails(folder, &["report", "none0"], &["last.safetensors", "config.json", "do not fit"]);
     with("\"seed\": 0", "\"seed\": 0");
     let last = folder.join("none0/last.safetensors");
     let bytes = fs::read(&last).unwrap();
     fs::write(&last, &bytes[..bytes.len() / 2]).unwrap();
     for command in commands {
-        fails(
-            folder,
-            &[command, "none0"],
-            &["last.safetensors", "not a usable checkpoint"],
-        );
+        fails(folder, &[command, "none0"], &["last.safetensors", "not a usable checkpoint"]);
     }
     fs::remove_file(&last).unwrap();
     fails(folder, &["eval", "none0"], &["no trained network"]);
@@ -607,19 +483,14 @@ fn mistakes_are_named() {
 fn a_run_that_has_not_finished_an_epoch_has_nothing_to_evaluate() {
     let temp = tempfile::tempdir().unwrap();
     let long = ["train", "--out=young", "--train-images=20000"];
-    let child = cifar(temp.path(), &[&long[..1], &TINY, &long[1..]].concat())
-        .spawn()
-        .unwrap();
+    let child = cifar(temp.path(), &[&long[..1], &TINY, &long[1..]].concat()).spawn().unwrap();
     for _ in 0..6000 {
         if temp.path().join("young/last.safetensors").exists() {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     child.wait_with_output().unwrap();
     for command in ["eval", "report", "compare"] {

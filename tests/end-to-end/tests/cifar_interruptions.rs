@@ -1,4 +1,5 @@
-//! Trainings that are stopped, killed and continued: they end where one that was never stopped does, bit for bit.
+//! Trainings that are stopped, killed and continued: they end where one that was never stopped
+//! does, bit for bit.
 
 use end_to_end::training::{TINY, Training, assert_same, both, names_in, tiny, train};
 
@@ -46,7 +47,8 @@ fn a_process_killed_at_any_moment_leaves_no_broken_file() {
     let run = temp.path().join("killed");
     tiny(temp.path(), "unbroken", &LONG);
 
-    // A checkpoint after every step: most kills fall into a write. The first falls into the beginning.
+    // A checkpoint after every step: most kills fall into a write. The first falls into the
+    // beginning.
     let often = ["--checkpoint-minutes", "0"];
     let first = [&TINY[..], &["--out", "killed"], &LONG, &often].concat();
     let mut training = Training::start(temp.path(), &first);
@@ -59,9 +61,8 @@ fn a_process_killed_at_any_moment_leaves_no_broken_file() {
     let mut moment: u64 = 12_345;
     let mut kills = 0;
     for _ in 0..10 {
-        moment = moment
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        moment =
+            moment.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut training = Training::start(temp.path(), &again);
         if training.steps(1 + (moment >> 33) as usize % 6) {
             // Some way into the write, or behind it.
@@ -77,8 +78,5 @@ fn a_process_killed_at_any_moment_leaves_no_broken_file() {
     assert!(output.status.success(), "{}", both(&output));
     assert_same(&temp.path().join("unbroken"), &run);
     let names = names_in(&run);
-    assert!(
-        names.iter().all(|name| !name.ends_with(".tmp")),
-        "{names:?}"
-    );
+    assert!(names.iter().all(|name| !name.ends_with(".tmp")), "{names:?}");
 }

@@ -1,4 +1,5 @@
-//! What can go wrong with `cifar train`: a clear message, exit code 1, and what was saved before stays whole.
+//! What can go wrong with `cifar train`: a clear message, exit code 1, and what was saved before
+//! stays whole.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,17 +12,9 @@ use end_to_end::training::{TINY, Training, both, names_in, tiny, train};
 fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
     let output = train(folder, arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        output.status.code(),
-        Some(1),
-        "{arguments:?}: {}",
-        both(&output)
-    );
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", both(&output));
     for word in words {
-        assert!(
-            said.contains(word),
-            "{word:?} is not in what {arguments:?} said: {said}"
-        );
+        assert!(said.contains(word), "{word:?} is not in what {arguments:?} said: {said}");
     }
     assert!(!said.contains("panicked"), "{said}");
 }
@@ -31,24 +24,19 @@ fn settings_that_make_no_sense_are_named() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     for (more, words) in [
-        (
-            &["--batch", "400"][..],
-            &["batch of 400", "320 images", "--batch"][..],
-        ),
+        (&["--batch", "400"][..], &["batch of 400", "320 images", "--batch"][..]),
         (&["--batch", "1"], &["at least 2"]),
         (&["--width", "0"], &["width"]),
         (&["--lr=-1"], &["--lr"]),
         (&["--label-noise", "2"], &["label noise"]),
-        (
-            &["--checkpoint-minutes=-1"],
-            &["--checkpoint-minutes is -1"],
-        ),
+        (&["--checkpoint-minutes=-1"], &["--checkpoint-minutes is -1"]),
         (&["--checkpoint-epochs", "0"], &["--checkpoint-epochs"]),
         (&["--device", "tpu"], &["tpu", "cpu, cuda"]),
         (&["--device", "cuda:one"], &["one", "number of a device"]),
         (&["--device", "cuda"], &["cuda", "--device cpu"]),
     ] {
-        // What comes later on the command line counts, so these replace what the small training says.
+        // What comes later on the command line counts, so these replace what the small training
+        // says.
         fails(folder, &[&TINY[..], more].concat(), words);
     }
     // None of them has begun a run, so the first that does has the first name.
@@ -64,11 +52,7 @@ fn files_and_folders_that_are_not_what_they_should_be_are_named() {
     fails(folder, &["--resume", "nowhere"], &["nowhere", "no run"]);
     fails(folder, &["--config", "missing.json"], &["missing.json"]);
     fs::write(folder.join("broken.json"), "{}").unwrap();
-    fails(
-        folder,
-        &["--config", "broken.json"],
-        &["broken.json", "configuration"],
-    );
+    fails(folder, &["--config", "broken.json"], &["broken.json", "configuration"]);
     // A folder that cannot be written to, by anyone: it would be inside a file.
     fs::write(folder.join("file"), "").unwrap();
     fails(
@@ -83,40 +67,17 @@ fn data_files_that_are_missing_short_or_changed_are_named() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     let cifar = ["--data-dir", "."];
-    fails(
-        folder,
-        &cifar,
-        &["data_batch_1.bin is missing", "--data synthetic"],
-    );
+    fails(folder, &cifar, &["data_batch_1.bin is missing", "--data synthetic"]);
     let first = File::create(folder.join("data_batch_1.bin")).unwrap();
     first.set_len(30_729_999).unwrap();
-    fails(
-        folder,
-        &cifar,
-        &["data_batch_1.bin is not used", "30729999 bytes", "30730000"],
-    );
+    fails(folder, &cifar, &["data_batch_1.bin is not used", "30729999 bytes", "30730000"]);
     first.set_len(30_730_000).unwrap();
-    fails(
-        folder,
-        &cifar,
-        &["data_batch_1.bin is not used", "SHA-256", "cifar fetch"],
-    );
+    fails(folder, &cifar, &["data_batch_1.bin is not used", "SHA-256", "cifar fetch"]);
 
     let fashion = ["--data", "fashion-mnist", "--data-dir", "."];
-    fails(
-        folder,
-        &fashion,
-        &[
-            "train-images-idx3-ubyte is missing",
-            "dataset-fashion-mnist",
-        ],
-    );
+    fails(folder, &fashion, &["train-images-idx3-ubyte is missing", "dataset-fashion-mnist"]);
     fs::write(folder.join("train-images-idx3-ubyte.gz"), "no archive").unwrap();
-    fails(
-        folder,
-        &fashion,
-        &["train-images-idx3-ubyte.gz is not used", "unpacked"],
-    );
+    fails(folder, &fashion, &["train-images-idx3-ubyte.gz is not used", "unpacked"]);
 }
 
 #[test]
@@ -133,25 +94,13 @@ fn a_run_is_not_overwritten_nor_trained_twice_at_once() {
     let temp = tempfile::tempdir().unwrap();
     tiny(temp.path(), "run", &["--epochs", "1"]);
     let again = [&TINY[..], &["--out", "run"]].concat();
-    fails(
-        temp.path(),
-        &again,
-        &["holds a run already", "--resume run"],
-    );
+    fails(temp.path(), &again, &["holds a run already", "--resume run"]);
 
     let endless = [&TINY[..], &["--out", "busy", "--epochs", "10000"]].concat();
     let mut training = Training::start(temp.path(), &endless);
     assert!(training.steps(1));
-    fails(
-        temp.path(),
-        &["--resume", "busy"],
-        &["in use by another process"],
-    );
-    fails(
-        temp.path(),
-        &[&TINY[..], &["--out", "busy"]].concat(),
-        &["in use"],
-    );
+    fails(temp.path(), &["--resume", "busy"], &["in use by another process"]);
+    fails(temp.path(), &[&TINY[..], &["--out", "busy"]].concat(), &["in use"]);
 }
 
 #[test]
@@ -165,32 +114,20 @@ fn a_damaged_or_foreign_file_of_a_run_is_named_and_left_alone() {
     fails(
         temp.path(),
         &["--resume", "run"],
-        &[
-            "last.safetensors",
-            "not a usable checkpoint",
-            "best.safetensors",
-        ],
+        &["last.safetensors", "not a usable checkpoint", "best.safetensors"],
     );
     assert!(fs::read(&last).unwrap() == half);
 
     tiny(temp.path(), "other", &["--epochs", "1", "--seed", "5"]);
     fs::copy(temp.path().join("other/last.safetensors"), &last).unwrap();
-    fails(
-        temp.path(),
-        &["--resume", "run"],
-        &["last.safetensors", "other settings"],
-    );
+    fails(temp.path(), &["--resume", "run"], &["last.safetensors", "other settings"]);
 
     fs::write(&last, &whole).unwrap();
     let metrics = temp.path().join("run/metrics.jsonl");
     let text = fs::read_to_string(&metrics).unwrap();
     let damaged = &text[..text.len() - 20];
     fs::write(&metrics, damaged).unwrap();
-    fails(
-        temp.path(),
-        &["--resume", "run"],
-        &["line 2 of run/metrics.jsonl is damaged"],
-    );
+    fails(temp.path(), &["--resume", "run"], &["line 2 of run/metrics.jsonl is damaged"]);
     assert_eq!(fs::read_to_string(&metrics).unwrap(), damaged);
     assert!(fs::read(&last).unwrap() == whole);
 
@@ -214,29 +151,18 @@ fn a_full_disk_is_reported_and_the_earlier_checkpoint_stays() {
     assert_eq!(status.code(), Some(130), "{printed}");
     let stored = fs::read(&last).unwrap();
 
-    // A process whose files cannot grow beyond a few kilobytes: a write fails in the middle, as on a full disk.
+    // A process whose files cannot grow beyond a few kilobytes: a write fails in the middle, as on
+    // a full disk.
     let limited = format!(
         "trap '' XFSZ; ulimit -f 16; exec '{}' train --resume run --checkpoint-minutes 0",
         program("cifar").get_program().to_string_lossy()
     );
-    let output = Command::new("sh")
-        .args(["-c", &limited])
-        .current_dir(temp.path())
-        .output()
-        .unwrap();
+    let output =
+        Command::new("sh").args(["-c", &limited]).current_dir(temp.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("last.safetensors") && said.contains("File too large"),
-        "{said}"
-    );
-    assert!(
-        fs::read(&last).unwrap() == stored,
-        "the checkpoint has changed"
-    );
+    assert!(said.contains("last.safetensors") && said.contains("File too large"), "{said}");
+    assert!(fs::read(&last).unwrap() == stored, "the checkpoint has changed");
     let names = names_in(&temp.path().join("run"));
-    assert!(
-        names.iter().all(|name| !name.ends_with(".tmp")),
-        "{names:?}"
-    );
+    assert!(names.iter().all(|name| !name.ends_with(".tmp")), "{names:?}");
 }

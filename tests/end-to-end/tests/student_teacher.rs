@@ -26,11 +26,7 @@ const SMALL: [&str; 11] = [
 const STUDENTS: usize = 3 * 2 * 2 * 2;
 
 fn run(arguments: &[&str], folder: &Path) -> Output {
-    program("student-teacher")
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .unwrap()
+    program("student-teacher").args(arguments).current_dir(folder).output().unwrap()
 }
 
 fn small(extra: &[&str], folder: &Path) -> Output {
@@ -60,10 +56,7 @@ fn a_sweep_passes_and_parts_merge_to_the_same_table() {
     assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
     let table = read(whole.join("students.csv"));
     assert_eq!(table.lines().count(), 1 + STUDENTS);
-    assert_eq!(
-        read(whole.join("results.jsonl")).lines().count(),
-        1 + STUDENTS
-    );
+    assert_eq!(read(whole.join("results.jsonl")).lines().count(), 1 + STUDENTS);
     let report = read(whole.join("report.html"));
     assert!(report.contains("<svg") && report.contains("least squares"));
     assert!(!report.contains("src=\"http") && !report.contains("<script"));
@@ -75,20 +68,14 @@ fn a_sweep_passes_and_parts_merge_to_the_same_table() {
             let early = run(&["merge", "parts", "--out", "merged"], folder.path());
             assert!(!early.status.success());
             let message = text(&early.stderr);
-            assert!(
-                message.contains("12 of 24 results are missing"),
-                "{message}"
-            );
+            assert!(message.contains("12 of 24 results are missing"), "{message}");
         }
     }
     let output = run(&["merge", "parts", "--out", "merged"], folder.path());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let merged = folder.path().join("merged");
     assert_eq!(read(merged.join("students.csv")), table);
-    assert_eq!(
-        read(merged.join("student-teacher.svg")),
-        read(whole.join("student-teacher.svg"))
-    );
+    assert_eq!(read(merged.join("student-teacher.svg")), read(whole.join("student-teacher.svg")));
     assert_eq!(read(merged.join("report.html")), report);
 }
 
@@ -109,10 +96,7 @@ fn a_killed_sweep_goes_on_where_it_was() {
     };
     let start = Instant::now();
     while lines() < 4 {
-        assert!(
-            start.elapsed() < Duration::from_secs(300),
-            "nothing is written"
-        );
+        assert!(start.elapsed() < Duration::from_secs(300), "nothing is written");
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -175,16 +159,9 @@ fn show_prints_the_layers_of_a_checkpoint() {
     }
     let layer = printed
         .lines()
-        .find(|line| {
-            line.trim_start()
-                .trim_start_matches(['|', '│', ' '])
-                .starts_with("unit")
-        })
+        .find(|line| line.trim_start().trim_start_matches(['|', '│', ' ']).starts_with("unit"))
         .unwrap();
-    let numbers: Vec<f64> = layer
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect();
+    let numbers: Vec<f64> = layer.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let &[dim, units, sigma, kappa, a, kl] = numbers.as_slice() else {
         panic!("{layer}");
     };
@@ -225,10 +202,7 @@ fn bad_ranges_are_refused_with_what_is_allowed() {
         (&["--dims", "ten"], "\"ten\" is not a whole number"),
         (&["--dims", "-3"], "is not a whole number"),
         (&["--noise", "1,x"], "\"x\" is not a number"),
-        (
-            &["--base", "1,100"],
-            "write noise, dimension and sample size",
-        ),
+        (&["--base", "1,100"], "write noise, dimension and sample size"),
         (&["--seeds", "0"], "at least one student"),
         (&["--beta", "-1"], "must be positive"),
         (&["--lr", "0"], "(0, 1]"),
@@ -239,11 +213,7 @@ fn bad_ranges_are_refused_with_what_is_allowed() {
     ] {
         let output = run(arguments, folder.path());
         assert!(!output.status.success(), "{arguments:?}");
-        assert!(
-            text(&output.stderr).contains(message),
-            "{arguments:?}: {}",
-            text(&output.stderr)
-        );
+        assert!(text(&output.stderr).contains(message), "{arguments:?}: {}", text(&output.stderr));
     }
 }
 
@@ -269,10 +239,7 @@ fn the_slurm_script_runs_a_part() {
             .unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
-    let output = run(
-        &["merge", "runs/sweep", "--out", "runs/sweep"],
-        folder.path(),
-    );
+    let output = run(&["merge", "runs/sweep", "--out", "runs/sweep"], folder.path());
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(folder.path().join("runs/sweep/report.html").exists());
 }

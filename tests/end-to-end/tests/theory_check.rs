@@ -15,12 +15,7 @@ fn run(arguments: &[&str], input: &str, folder: &Path) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }
 
@@ -31,18 +26,11 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn the_check_passes_and_writes_its_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let output = run(
-        &["--samples", "2000", "--points", "5", "--dim", "27,100"],
-        "",
-        folder.path(),
-    );
+    let output = run(&["--samples", "2000", "--points", "5", "--dim", "27,100"], "", folder.path());
     let printed = text(&output.stdout);
     assert!(output.status.success(), "{printed}{}", text(&output.stderr));
     assert!(printed.contains("all 20 checks pass"), "{printed}");
-    assert!(
-        printed.contains("197.41 as printed, 24.135 by"),
-        "{printed}"
-    );
+    assert!(printed.contains("197.41 as printed, 24.135 by"), "{printed}");
 
     let out = folder.path().join("runs/theory-check");
     for name in ["theory-d27", "theory-d100", "errors"] {
@@ -56,10 +44,7 @@ fn the_check_passes_and_writes_its_folder() {
     let report = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(report.contains("<svg") && report.contains("holds with a correction"));
     for address in ["src=\"http", "href=\"http", "url(http", "<script"] {
-        assert!(
-            !report.contains(address),
-            "the report reaches for the network: {address}"
-        );
+        assert!(!report.contains(address), "the report reaches for the network: {address}");
     }
 }
 
@@ -68,16 +53,7 @@ fn the_same_seed_gives_the_same_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let data = |seed: &str, out: &str| {
         let output = run(
-            &[
-                "--samples",
-                "500",
-                "--points",
-                "3",
-                "--seed",
-                seed,
-                "--out",
-                out,
-            ],
+            &["--samples", "500", "--points", "3", "--seed", seed, "--out", out],
             "",
             folder.path(),
         );
@@ -107,11 +83,7 @@ fn draws_are_compared_with_noise_on_generated_pictures() {
 #[test]
 fn eval_is_a_filter() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(
-        folder.path().join("points.csv"),
-        "dim,kappa\n100,100\n1000000,3e8\n",
-    )
-    .unwrap();
+    std::fs::write(folder.path().join("points.csv"), "dim,kappa\n100,100\n1000000,3e8\n").unwrap();
     let from_file = run(&["eval", "points.csv"], "", folder.path());
     let from_input = run(&["eval"], "100,100\n1000000,3e8\n", folder.path());
     assert!(from_file.status.success());
@@ -142,10 +114,6 @@ fn mistakes_are_named() {
     ] {
         let output = run(arguments, input, folder.path());
         assert!(!output.status.success(), "{arguments:?}");
-        assert!(
-            text(&output.stderr).contains(message),
-            "{arguments:?}: {}",
-            text(&output.stderr)
-        );
+        assert!(text(&output.stderr).contains(message), "{arguments:?}: {}", text(&output.stderr));
     }
 }

@@ -65,10 +65,7 @@ pub(crate) fn context_of(device: usize) -> *mut c_void {
 }
 
 pub(crate) fn device_of(context: *mut c_void) -> Option<usize> {
-    context
-        .addr()
-        .checked_sub(0x1000)
-        .filter(|&device| device < DEVICES)
+    context.addr().checked_sub(0x1000).filter(|&device| device < DEVICES)
 }
 
 pub(crate) fn with_memory<T>(device: usize, action: impl FnOnce(&mut Memory) -> T) -> T {
@@ -82,12 +79,8 @@ pub(crate) fn with_memory<T>(device: usize, action: impl FnOnce(&mut Memory) -> 
 }
 
 fn owner(address: u64) -> Result<usize, String> {
-    let device = (address / ADDRESSES)
-        .checked_sub(1)
-        .map(|device| device as usize);
-    device
-        .filter(|&device| device < DEVICES)
-        .ok_or_else(|| format!("{address:#x} is no device's"))
+    let device = (address / ADDRESSES).checked_sub(1).map(|device| device as usize);
+    device.filter(|&device| device < DEVICES).ok_or_else(|| format!("{address:#x} is no device's"))
 }
 
 pub(crate) fn free(address: u64) -> Result<(), String> {
@@ -95,9 +88,7 @@ pub(crate) fn free(address: u64) -> Result<(), String> {
 }
 
 pub(crate) fn read(address: u64, bytes: usize) -> Result<Vec<u8>, String> {
-    with_memory(owner(address)?, |memory| {
-        memory.read(address, bytes).map(<[u8]>::to_vec)
-    })
+    with_memory(owner(address)?, |memory| memory.read(address, bytes).map(<[u8]>::to_vec))
 }
 
 pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), String> {

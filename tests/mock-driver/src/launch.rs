@@ -15,10 +15,7 @@ pub(crate) struct LoadedModule {
 
 impl LoadedModule {
     pub(crate) fn new(device: usize, ptx: &str) -> Result<Self, String> {
-        Ok(Self {
-            module: Arc::new(Module::parse(ptx)?),
-            device,
-        })
+        Ok(Self { module: Arc::new(Module::parse(ptx)?), device })
     }
 
     pub(crate) fn function(&self, name: &str) -> Option<Function> {
@@ -52,7 +49,8 @@ impl Function {
         let mut arguments: Vec<&[u8]> = kernel
             .parameters()
             .enumerate()
-            // SAFETY: the caller promises one pointer a parameter, each to as many bytes as the parameter has.
+            // SAFETY: the caller promises one pointer a parameter, each to as many bytes as the
+            // parameter has.
             .map(|(i, size)| unsafe {
                 std::slice::from_raw_parts((*parameters.add(i)).cast(), size)
             })
@@ -64,15 +62,7 @@ impl Function {
             arguments.swap(i, j);
         }
         with_memory(self.device, |memory| {
-            ptx_machine::launch(
-                &self.module,
-                &self.name,
-                blocks,
-                threads,
-                &arguments,
-                memory,
-                0,
-            )
+            ptx_machine::launch(&self.module, &self.name, blocks, threads, &arguments, memory, 0)
         })
     }
 

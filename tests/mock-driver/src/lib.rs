@@ -1,17 +1,15 @@
-//! A stand-in for libcuda: the part of the CUDA driver API that cudarc uses to launch kernels, over [`ptx_machine`], and
-//! what of cuBLAS and cuRAND Candle cannot do without.
+//! A stand-in for libcuda: the part of the CUDA driver API that cudarc uses to launch kernels, over
+//! [`ptx_machine`], and what of cuBLAS and cuRAND Candle cannot do without.
 //!
-//! It has two devices of compute capability 8.0, each with memory of its own; work on a stream is done before the call
-//! returns. It shows whether a program makes the right calls with the right arguments, and computes what they ask for.
-//! It shows nothing of speed, nor of mistakes in synchronization.
+//! It has two devices of compute capability 8.0, each with memory of its own; work on a stream is
+//! done before the call returns. It shows whether a program makes the right calls with the right
+//! arguments, and computes what they ask for. It shows nothing of speed, nor of mistakes in
+//! synchronization.
 //!
-//! Memory of one device is out of bounds for kernels of the other. Two environment variables ask for defects, to see
-//! whether a test notices: `MOCK_CUDA_SWAP=kernel,i,j` swaps two arguments of a kernel, `MOCK_CUDA_FAIL=kernel` makes
-//! its launches fail.
-#![allow(
-    non_snake_case,
-    reason = "the functions have the names of the driver API"
-)]
+//! Memory of one device is out of bounds for kernels of the other. Two environment variables ask
+//! for defects, to see whether a test notices: `MOCK_CUDA_SWAP=kernel,i,j` swaps two arguments of a
+//! kernel, `MOCK_CUDA_FAIL=kernel` makes its launches fail.
+#![allow(non_snake_case, reason = "the functions have the names of the driver API")]
 
 mod device;
 mod launch;
@@ -24,7 +22,8 @@ use launch::{Function, LoadedModule};
 
 type Handle = *mut c_void;
 
-/// Functions that succeed by doing nothing: streams and events, on a driver that has finished before it returns.
+/// Functions that succeed by doing nothing: streams and events, on a driver that has finished
+/// before it returns.
 macro_rules! nothing_to_do {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
         /// Does nothing, successfully.

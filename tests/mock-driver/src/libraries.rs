@@ -1,7 +1,8 @@
-//! cuBLAS and cuRAND, as far as Candle needs them to open a device and to multiply matrices in single precision.
+//! cuBLAS and cuRAND, as far as Candle needs them to open a device and to multiply matrices in
+//! single precision.
 //!
-//! They are in the same library as the driver: what is linked to `-lcublas` or `-lcurand` finds them under the driver's
-//! name, if links of those names point to it.
+//! They are in the same library as the driver: what is linked to `-lcublas` or `-lcurand` finds
+//! them under the driver's name, if links of those names point to it.
 
 use std::ffi::{c_int, c_longlong, c_ulonglong, c_void};
 
@@ -69,31 +70,23 @@ struct Matrices {
 impl Matrices {
     /// Where matrix `index` begins.
     fn start(&self, index: usize) -> u64 {
-        self.address
-            .wrapping_add_signed(4 * index as i64 * self.stride)
+        self.address.wrapping_add_signed(4 * index as i64 * self.stride)
     }
 
-    /// Matrix `index` as `rows x columns` after its transposition, read into a function of row and column.
+    /// Matrix `index` as `rows x columns` after its transposition, read into a function of row and
+    /// column.
     fn read(
         &self,
         index: usize,
         rows: usize,
         columns: usize,
     ) -> Result<impl Fn(usize, usize) -> f32, String> {
-        let (inner, outer) = if self.transposed {
-            (columns, rows)
-        } else {
-            (rows, columns)
-        };
+        let (inner, outer) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let elements = self.leading * (outer - 1) + inner;
         let bytes = device::read(self.start(index), 4 * elements)?;
         let (leading, transposed) = (self.leading, self.transposed);
         Ok(move |row: usize, column: usize| {
-            let at = if transposed {
-                row * leading + column
-            } else {
-                column * leading + row
-            };
+            let at = if transposed { row * leading + column } else { column * leading + row };
             let (_, rest) = bytes.split_at(4 * at);
             f32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]])
         })

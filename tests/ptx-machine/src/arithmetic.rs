@@ -70,12 +70,7 @@ impl Comparison {
     }
 
     fn new(less: bool, equal: bool, greater: bool, unordered: bool) -> Self {
-        Self {
-            less,
-            equal,
-            greater,
-            unordered,
-        }
+        Self { less, equal, greater, unordered }
     }
 
     pub(crate) fn holds(self, kind: Type, a: u64, b: u64) -> bool {
@@ -155,18 +150,15 @@ fn compute_single(operation: Operation, a: f32, b: f32, c: f32) -> Option<f32> {
 
 /// `a b + c`, rounded towards minus infinity.
 fn fma_down(a: f32, b: f32, c: f32) -> f32 {
-    // The product is exact in double precision, and the sum with what its rounding left over (Knuth) is exact too.
+    // The product is exact in double precision, and the sum with what its rounding left over
+    // (Knuth) is exact too.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let part = sum - product;
     let left_over = (product - (sum - part)) + (c - part);
     let nearest = sum as f32;
     let above = f64::from(nearest) - sum;
-    if above > 0.0 || (above == 0.0 && left_over < 0.0) {
-        nearest.next_down()
-    } else {
-        nearest
-    }
+    if above > 0.0 || (above == 0.0 && left_over < 0.0) { nearest.next_down() } else { nearest }
 }
 
 fn flushed(value: f32) -> f32 {

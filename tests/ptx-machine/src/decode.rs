@@ -126,7 +126,8 @@ pub(crate) struct Names {
     pub(crate) labels: HashMap<String, usize>,
 }
 
-/// Splits at the commas, and at the bar of a shuffle's result, that are not within braces or brackets.
+/// Splits at the commas, and at the bar of a shuffle's result, that are not within braces or
+/// brackets.
 pub(crate) fn split_operands(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0);
     for (i, letter) in text.char_indices() {
@@ -158,11 +159,7 @@ fn number(text: &str) -> Option<u64> {
         Some(hexadecimal) => u64::from_str_radix(hexadecimal, 16).ok()?,
         None => digits.parse().ok()?,
     };
-    Some(if negative {
-        value.wrapping_neg()
-    } else {
-        value
-    })
+    Some(if negative { value.wrapping_neg() } else { value })
 }
 
 impl Names {
@@ -177,10 +174,7 @@ impl Names {
             "%tid.y" | "%tid.z" | "%ctaid.y" | "%ctaid.z" => Special::Zero,
             "%ntid.y" | "%ntid.z" | "%nctaid.y" | "%nctaid.z" => Special::One,
             _ => {
-                let register = self
-                    .registers
-                    .get(text)
-                    .map(|&index| Operand::Register(index));
+                let register = self.registers.get(text).map(|&index| Operand::Register(index));
                 let address = || self.addresses.get(text).map(|&at| Operand::Immediate(at));
                 return register
                     .or_else(address)
@@ -193,23 +187,15 @@ impl Names {
 
     /// One operand, or several in braces.
     fn operands(&self, text: &str) -> Result<Vec<Operand>, String> {
-        match text
-            .strip_prefix('{')
-            .and_then(|text| text.strip_suffix('}'))
-        {
-            Some(list) => split_operands(list)
-                .into_iter()
-                .map(|item| self.operand(item))
-                .collect(),
+        match text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
+            Some(list) => split_operands(list).into_iter().map(|item| self.operand(item)).collect(),
             None => Ok(vec![self.operand(text)?]),
         }
     }
 
     /// An address, `[base+offset]`.
     fn address(&self, text: &str) -> Result<(Operand, u64), String> {
-        let inner = text
-            .strip_prefix('[')
-            .and_then(|text| text.strip_suffix(']'));
+        let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         let inner = inner.ok_or_else(|| format!("`{text}` is not an address"))?;
         let (base, offset) = inner.split_once('+').unwrap_or((inner, "0"));
         let offset = number(offset).ok_or_else(|| format!("unknown offset `{offset}`"))?;
@@ -221,41 +207,26 @@ impl Names {
         let (guard, text) = match text.strip_prefix('@') {
             None => (None, text),
             Some(rest) => {
-                let (name, rest) = rest
-                    .split_once(char::is_whitespace)
-                    .ok_or("a guard alone")?;
+                let (name, rest) = rest.split_once(char::is_whitespace).ok_or("a guard alone")?;
                 let (wanted, name) = match name.strip_prefix('!') {
                     Some(name) => (false, name),
                     None => (true, name),
                 };
-                let register = self
-                    .registers
-                    .get(name)
-                    .ok_or(format!("no predicate {name}"))?;
+                let register = self.registers.get(name).ok_or(format!("no predicate {name}"))?;
                 (Some((*register, wanted)), rest.trim())
             }
         };
         let (opcode, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let action = self.action(opcode, &split_operands(operands))?;
-        Ok(Instruction {
-            guard,
-            action,
-            line,
-        })
+        Ok(Instruction { guard, action, line })
     }
 
     fn action(&self, opcode: &str, operands: &[&str]) -> Result<Action, String> {
         let parts: Vec<&str> = opcode.split('.').collect();
         let (name, modifiers) = (parts[0], &parts[1..]);
-        let types: Vec<Type> = modifiers
-            .iter()
-            .filter_map(|part| Type::parse(part))
-            .collect();
-        let others: Vec<&str> = modifiers
-            .iter()
-            .copied()
-            .filter(|part| Type::parse(part).is_none())
-            .collect();
+        let types: Vec<Type> = modifiers.iter().filter_map(|part| Type::parse(part)).collect();
+        let others: Vec<&str> =
+            modifiers.iter().copied().filter(|part| Type::parse(part).is_none()).collect();
         let last = types.last().copied().unwrap_or(Type::new(Kind::Bits, 32));
         let operand = |index: usize| match operands.get(index) {
             Some(text) => self.operand(text),
@@ -331,11 +302,7 @@ impl Names {
                         _ => return Err("unknown shuffle".into()),
                     },
                     to: operand(0)?,
-                    in_range: if optional == 1 {
-                        operand(1)?
-                    } else {
-                        Operand::Ignored
-                    },
+                    in_range: if optional == 1 { operand(1)? } else { Operand::Ignored },
                     value: operand(1 + optional)?,
                     source: operand(2 + optional)?,
                     clamp: operand(3 + optional)?,
@@ -351,9 +318,7 @@ impl Names {
             _ => {
                 let operation = operation(name, &others, last)?;
                 let or_zero = |index| {
-                    operands
-                        .get(index)
-                        .map_or(Ok(Operand::Immediate(0)), |_| operand(index))
+                    operands.get(index).map_or(Ok(Operand::Immediate(0)), |_| operand(index))
                 };
                 Action::Compute {
                     operation,
@@ -376,8 +341,8 @@ impl Names {
     }
 }
 
-/// The operation of an arithmetic instruction. The modifiers are spelled out, so that one which would change the
-/// result, such as `ftz` or `sat`, is refused where it is not known.
+/// The operation of an arithmetic instruction. The modifiers are spelled out, so that one which
+/// would change the result, such as `ftz` or `sat`, is refused where it is not known.
 fn operation(name: &str, modifiers: &[&str], kind: Type) -> Result<Operation, String> {
     let float = kind.is_float();
     Ok(match (name, modifiers) {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Unmapped bytes between two allocations, so that running over the end of one does not reach the next.
+/// Unmapped bytes between two allocations, so that running over the end of one does not reach the
+/// next.
 const GAP: u64 = 1 << 20;
 
 /// The default for the first address; small ones stay unmapped, for null pointers with an offset.
@@ -24,10 +25,7 @@ impl Default for Memory {
 impl Memory {
     /// Memory whose first allocation is at the given multiple of 256.
     pub fn starting_at(address: u64) -> Self {
-        Self {
-            allocations: BTreeMap::new(),
-            next: address,
-        }
+        Self { allocations: BTreeMap::new(), next: address }
     }
 
     /// Copies bytes into new memory and returns its address, a multiple of 256.
@@ -57,9 +55,7 @@ impl Memory {
         let found = self.allocations.range_mut(..=address).next_back();
         found
             .and_then(|(start, memory)| {
-                memory
-                    .get_mut((address - start) as usize..)?
-                    .get_mut(..bytes)
+                memory.get_mut((address - start) as usize..)?.get_mut(..bytes)
             })
             .ok_or_else(|| outside(address, bytes))
     }

@@ -31,10 +31,7 @@ impl Kernel {
         for (i, (&argument, &(offset, size))) in arguments.iter().zip(&self.parameters).enumerate()
         {
             if argument.len() != size {
-                return Err(format!(
-                    "argument {i} has {} bytes, not {size}",
-                    argument.len()
-                ));
+                return Err(format!("argument {i} has {} bytes, not {size}", argument.len()));
             }
             memory.resize(offset, 0);
             memory.extend_from_slice(argument);
@@ -50,7 +47,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// Parses a module. A kernel that uses what the machine does not know is an error only when it is asked for.
+    /// Parses a module. A kernel that uses what the machine does not know is an error only when it
+    /// is asked for.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text: String = text
             .lines()
@@ -63,13 +61,9 @@ impl Module {
             let start = rest + found + ".entry".len();
             let opening = start + text[start..].find('{').ok_or("an entry without a body")?;
             let closing = opening + matching_brace(&text[opening..])?;
-            let (name, parameters) = text[start..opening]
-                .split_once('(')
-                .ok_or("an entry without parameters")?;
-            let parameters = parameters
-                .rsplit_once(')')
-                .ok_or("unbalanced parentheses")?
-                .0;
+            let (name, parameters) =
+                text[start..opening].split_once('(').ok_or("an entry without parameters")?;
+            let parameters = parameters.rsplit_once(')').ok_or("unbalanced parentheses")?.0;
             let line = text[..opening].matches('\n').count() + 1;
             let kernel = parse_kernel(parameters, &text[opening + 1..closing], line);
             kernels.insert(name.trim().to_string(), kernel);
@@ -80,10 +74,7 @@ impl Module {
 
     /// A kernel by its name.
     pub fn kernel(&self, name: &str) -> Result<&Kernel, String> {
-        let kernel = self
-            .kernels
-            .get(name)
-            .ok_or_else(|| format!("no kernel `{name}`"))?;
+        let kernel = self.kernels.get(name).ok_or_else(|| format!("no kernel `{name}`"))?;
         kernel.as_ref().map_err(|error| format!("{name}: {error}"))
     }
 
@@ -111,23 +102,16 @@ fn matching_brace(text: &str) -> Result<usize, String> {
 /// The name, size and alignment of a variable: `.align 4 .b8 name[132]` or `.u64 name`.
 fn variable(declaration: &str) -> Option<(String, usize, usize)> {
     let words: Vec<&str> = declaration.split_whitespace().collect();
-    let kind = words
-        .iter()
-        .find_map(|word| Type::parse(word.strip_prefix('.')?))?;
+    let kind = words.iter().find_map(|word| Type::parse(word.strip_prefix('.')?))?;
     let (name, count) = match words.last()?.split_once('[') {
         Some((name, count)) => (name, count.strip_suffix(']')?.parse().ok()?),
         None => (*words.last()?, 1),
     };
     // A pointer's `.ptr .align 1` speaks of what it points to.
     let align = words.iter().position(|&word| word == ".align");
-    let align = align
-        .filter(|_| !words.contains(&".ptr"))
-        .and_then(|at| words.get(at + 1)?.parse().ok());
-    Some((
-        name.into(),
-        count * kind.bytes(),
-        align.unwrap_or(kind.bytes()),
-    ))
+    let align =
+        align.filter(|_| !words.contains(&".ptr")).and_then(|at| words.get(at + 1)?.parse().ok());
+    Some((name.into(), count * kind.bytes(), align.unwrap_or(kind.bytes())))
 }
 
 fn parse_kernel(parameters: &str, body: &str, first_line: usize) -> Result<Kernel, String> {
@@ -166,15 +150,11 @@ fn parse_kernel(parameters: &str, body: &str, first_line: usize) -> Result<Kerne
             decoded.map_err(|error| format!("line {line}: {error}: `{text}`"))
         })
         .collect::<Result<_, _>>()?;
-    Ok(Kernel {
-        instructions,
-        registers: names.registers.len(),
-        shared_bytes,
-        parameters: offsets,
-    })
+    Ok(Kernel { instructions, registers: names.registers.len(), shared_bytes, parameters: offsets })
 }
 
-/// The statements and labels of a body, with their lines. Braces that open a scope are dropped: NVRTC's names are unique.
+/// The statements and labels of a body, with their lines. Braces that open a scope are dropped:
+/// NVRTC's names are unique.
 fn statements_of(body: &str, first_line: usize) -> Vec<(String, usize)> {
     let (mut statements, mut current, mut line) = (Vec::new(), String::new(), first_line);
     for letter in body.chars() {

@@ -10,8 +10,8 @@ const LANES: usize = 32;
 
 /// Runs a kernel on a one-dimensional grid of `blocks` blocks of `threads` threads.
 ///
-/// `order` is the order in which the threads take turns: 0 ascending, 1 descending, any other number the seed of random
-/// orders that change at every turn.
+/// `order` is the order in which the threads take turns: 0 ascending, 1 descending, any other
+/// number the seed of random orders that change at every turn.
 pub fn launch(
     module: &Module,
     kernel: &str,
@@ -98,9 +98,8 @@ impl<'a> Block<'a> {
         }
         loop {
             for i in (1..count).rev().filter(|_| order >= 2) {
-                *random = random
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
+                *random =
+                    random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 turns.swap(i, (*random >> 33) as usize % (i + 1));
             }
             let mut progress = false;
@@ -110,11 +109,7 @@ impl<'a> Block<'a> {
                     self.run_thread(thread)?;
                 }
             }
-            if self
-                .threads
-                .iter()
-                .all(|thread| thread.state == State::Finished)
-            {
+            if self.threads.iter().all(|thread| thread.state == State::Finished) {
                 return Ok(());
             }
             self.release_barrier()?;
@@ -141,9 +136,7 @@ impl<'a> Block<'a> {
         let finished = self.threads.iter().filter(finished).count();
         if waiting.len() == self.threads.len() {
             if waiting.iter().any(|&other| other != first) {
-                return Err(format!(
-                    "threads wait at different barriers, one in line {line}"
-                ));
+                return Err(format!("threads wait at different barriers, one in line {line}"));
             }
             for thread in &mut self.threads {
                 thread.state = State::Runnable;
@@ -187,13 +180,8 @@ impl<'a> Block<'a> {
     fn run_thread(&mut self, thread: usize) -> Result<(), String> {
         while self.threads[thread].state == State::Runnable {
             let at = self.threads[thread].next;
-            let line = self
-                .kernel
-                .instructions
-                .get(at)
-                .map_or(0, |instruction| instruction.line);
-            self.step(thread)
-                .map_err(|error| format!("thread {thread}, line {line}: {error}"))?;
+            let line = self.kernel.instructions.get(at).map_or(0, |instruction| instruction.line);
+            self.step(thread).map_err(|error| format!("thread {thread}, line {line}: {error}"))?;
         }
         Ok(())
     }
@@ -280,13 +268,7 @@ impl<'a> Block<'a> {
                 }
                 Ok(())
             }
-            Action::Load {
-                space,
-                kind,
-                to,
-                base,
-                offset,
-            } => {
+            Action::Load { space, kind, to, base, offset } => {
                 let (address, size) = (value(*base).wrapping_add(*offset), kind.bytes());
                 let bytes = self.read(*space, address, size * to.len())?.to_vec();
                 for (&operand, bytes) in to.iter().zip(bytes.chunks_exact(size)) {
@@ -301,13 +283,7 @@ impl<'a> Block<'a> {
                 }
                 Ok(())
             }
-            Action::Store {
-                space,
-                kind,
-                from,
-                base,
-                offset,
-            } => {
+            Action::Store { space, kind, from, base, offset } => {
                 let (address, size) = (value(*base).wrapping_add(*offset), kind.bytes());
                 let bytes: Vec<u8> = from
                     .iter()
@@ -315,25 +291,14 @@ impl<'a> Block<'a> {
                     .collect();
                 self.write(*space, address, &bytes)
             }
-            Action::Compute {
-                operation,
-                kind,
-                to,
-                from,
-            } => {
+            Action::Compute { operation, kind, to, from } => {
                 let [a, b, c] = from.map(value);
                 let result = compute(*operation, *kind, a, b, c);
                 let result =
                     result.ok_or_else(|| format!("{operation:?} of {kind:?} {a:#x}, {b:#x}"))?;
                 self.set(thread, *to, result)
             }
-            Action::Compare {
-                comparison,
-                kind,
-                to,
-                from,
-                with,
-            } => {
+            Action::Compare { comparison, kind, to, from, with } => {
                 let [a, b] = from.map(value);
                 let holds = u64::from(comparison.holds(*kind, a, b));
                 let result = match with {
@@ -345,35 +310,18 @@ impl<'a> Block<'a> {
                 };
                 self.set(thread, *to, result)
             }
-            Action::Select {
-                to,
-                from,
-                condition,
-            } => {
+            Action::Select { to, from, condition } => {
                 let [a, b] = from.map(value);
                 let chosen = if value(*condition) & 1 == 1 { a } else { b };
                 self.set(thread, *to, chosen)
             }
-            Action::Convert {
-                kinds: [wanted, given],
-                rounding,
-                to,
-                from,
-            } => {
+            Action::Convert { kinds: [wanted, given], rounding, to, from } => {
                 let converted = convert(*wanted, *given, *rounding, value(*from));
                 let converted = converted
                     .ok_or_else(|| format!("no conversion from {given:?} to {wanted:?}"))?;
                 self.set(thread, *to, converted)
             }
-            Action::Shuffle {
-                mode,
-                to,
-                in_range,
-                source,
-                clamp,
-                mask,
-                ..
-            } => {
+            Action::Shuffle { mode, to, in_range, source, clamp, mask, .. } => {
                 let (source, clamp) = (value(*source) as usize % LANES, value(*clamp) as usize);
                 let mask = value(*mask) as u32;
                 let lane = thread % LANES;
@@ -419,26 +367,17 @@ impl<'a> Block<'a> {
 fn check_alignment(address: u64, bytes: usize) -> Result<(), String> {
     match address.is_multiple_of(bytes as u64) {
         true => Ok(()),
-        false => Err(format!(
-            "access to {bytes} bytes at {address:#x}, which is not aligned"
-        )),
+        false => Err(format!("access to {bytes} bytes at {address:#x}, which is not aligned")),
     }
 }
 
 fn within(memory: &[u8], address: u64, bytes: usize) -> Result<&[u8], String> {
-    let found = memory
-        .get(address as usize..)
-        .and_then(|rest| rest.get(..bytes));
-    found.ok_or_else(|| {
-        format!(
-            "access to {bytes} bytes at {address:#x} of {}",
-            memory.len()
-        )
-    })
+    let found = memory.get(address as usize..).and_then(|rest| rest.get(..bytes));
+    found.ok_or_else(|| format!("access to {bytes} bytes at {address:#x} of {}", memory.len()))
 }
 
-/// The lane that a shuffle reads, and whether it was in range; out of range a lane reads itself. The clamp has the
-/// last lane of a segment in its low bits and the mask of segments from bit 8 on.
+/// The lane that a shuffle reads, and whether it was in range; out of range a lane reads itself.
+/// The clamp has the last lane of a segment in its low bits and the mask of segments from bit 8 on.
 fn shuffle_source(mode: Shuffle, lane: usize, source: usize, clamp: usize) -> (usize, bool) {
     let (segments, bound) = (clamp >> 8 & 31, clamp & 31);
     let last = (lane & segments) | (bound & !segments);
@@ -452,9 +391,5 @@ fn shuffle_source(mode: Shuffle, lane: usize, source: usize, clamp: usize) -> (u
         Shuffle::Up => wanted < LANES && wanted >= last,
         _ => wanted <= last,
     };
-    if inside {
-        (wanted, true)
-    } else {
-        (lane, false)
-    }
+    if inside { (wanted, true) } else { (lane, false) }
 }

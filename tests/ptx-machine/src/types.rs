@@ -55,11 +55,7 @@ impl Type {
 
 /// The low `bits` of a value.
 pub(crate) fn truncate(value: u64, bits: u32) -> u64 {
-    if bits >= 64 {
-        value
-    } else {
-        value & ((1 << bits) - 1)
-    }
+    if bits >= 64 { value } else { value & ((1 << bits) - 1) }
 }
 
 /// The low `bits` of a value, as a signed number.

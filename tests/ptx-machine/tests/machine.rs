@@ -4,8 +4,8 @@ use ptx_machine::{Memory, Module, launch};
 
 const BUFFER: usize = 64;
 
-/// Runs a body with `%rd1` the address of a buffer of 64 words, %r1 the thread and %rd2 the address of its word, and
-/// returns the words. Word i holds i at first.
+/// Runs a body with `%rd1` the address of a buffer of 64 words, %r1 the thread and %rd2 the address
+/// of its word, and returns the words. Word i holds i at first.
 fn run(body: &str, threads: u32, order: u32) -> Result<Vec<u32>, String> {
     let module = Module::parse(&format!(
         ".version 8.0
@@ -24,15 +24,7 @@ fn run(body: &str, threads: u32, order: u32) -> Result<Vec<u32>, String> {
     let words: Vec<u8> = (0..BUFFER as u32).flat_map(u32::to_le_bytes).collect();
     let mut memory = Memory::default();
     let address = memory.allocate(&words);
-    launch(
-        &module,
-        "kernel",
-        1,
-        threads,
-        &[&address.to_le_bytes()],
-        &mut memory,
-        order,
-    )?;
+    launch(&module, "kernel", 1, threads, &[&address.to_le_bytes()], &mut memory, order)?;
     let bytes = memory.read(address, 4 * BUFFER)?;
     let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
     Ok(bytes.chunks_exact(4).map(word).collect())
@@ -46,18 +38,9 @@ fn result(body: &str) -> u32 {
 #[test]
 fn integers_wrap_and_widen_as_the_manual_says() {
     assert_eq!(result("mov.u32 %r2, 0xffffffff; add.s32 %r8, %r2, 2;"), 1);
-    assert_eq!(
-        result("mov.u32 %r2, 0xD2511F53; mul.hi.u32 %r8, %r2, %r2;"),
-        0xacc9_3119
-    );
-    assert_eq!(
-        result("mov.u32 %r2, -7; div.s32 %r8, %r2, 2;"),
-        -3i32 as u32
-    );
-    assert_eq!(
-        result("mov.u32 %r2, -7; shr.s32 %r8, %r2, 1;"),
-        -4i32 as u32
-    );
+    assert_eq!(result("mov.u32 %r2, 0xD2511F53; mul.hi.u32 %r8, %r2, %r2;"), 0xacc9_3119);
+    assert_eq!(result("mov.u32 %r2, -7; div.s32 %r8, %r2, 2;"), -3i32 as u32);
+    assert_eq!(result("mov.u32 %r2, -7; shr.s32 %r8, %r2, 1;"), -4i32 as u32);
     assert_eq!(result("mov.u32 %r2, 1; shl.b32 %r8, %r2, 32;"), 0);
     assert_eq!(result("mov.u32 %r2, 5; mad.lo.s32 %r8, %r2, %r2, -1;"), 24);
     let wide = "mov.u32 %r2, -1; mul.wide.s32 %rd3, %r2, 3; shr.u64 %rd3, %rd3, 32; cvt.u32.u64 %r8, %rd3;";
@@ -67,13 +50,11 @@ fn integers_wrap_and_widen_as_the_manual_says() {
 #[test]
 fn floats_round_once() {
     let bits = |value: f32| value.to_bits();
-    // 1 + 2^-12 squared is 1 + 2^-11 + 2^-24: the last term survives only without a rounding in between.
+    // 1 + 2^-12 squared is 1 + 2^-11 + 2^-24: the last term survives only without a rounding in
+    // between.
     let square = "mov.f32 %f1, 0f3F800800; neg.f32 %f2, 0f3F801000; fma.rn.f32 %f3, %f1, %f1, %f2; mov.b32 %r8, %f3;";
     assert_eq!(result(square), bits(0.5f32.powi(24)));
-    assert_eq!(
-        result("mov.f32 %f1, 0f40490FDB; cvt.rzi.s32.f32 %r8, %f1;"),
-        3
-    );
+    assert_eq!(result("mov.f32 %f1, 0f40490FDB; cvt.rzi.s32.f32 %r8, %f1;"), 3);
     assert_eq!(
         result("mov.f32 %f1, 0f40200000; cvt.rni.f32.f32 %f2, %f1; mov.b32 %r8, %f2;"),
         bits(2.0)
@@ -99,23 +80,16 @@ fn rounding_down_saturation_and_flushing_are_as_asked_for() {
     assert_eq!(one(1.0), 2.0);
     let saturated = |value: f32| {
         let value = value.to_bits();
-        float(&format!(
-            "mov.f32 %f1, 0f{value:08X}; cvt.sat.f32.f32 %f3, %f1;"
-        ))
+        float(&format!("mov.f32 %f1, 0f{value:08X}; cvt.sat.f32.f32 %f3, %f1;"))
     };
     let values = [-2.0, 0.25, 3.0, f32::NAN];
     assert_eq!(values.map(saturated), [0.0, 0.25, 1.0, 0.0]);
     // 2^-130 is subnormal, 2^-126 is the smallest normal number.
     let power = |value: f32| {
         let value = value.to_bits();
-        float(&format!(
-            "mov.f32 %f1, 0f{value:08X}; ex2.approx.ftz.f32 %f3, %f1;"
-        ))
+        float(&format!("mov.f32 %f1, 0f{value:08X}; ex2.approx.ftz.f32 %f3, %f1;"))
     };
-    assert_eq!(
-        [3.0, -126.0, -130.0].map(power),
-        [8.0, f32::MIN_POSITIVE, 0.0]
-    );
+    assert_eq!([3.0, -126.0, -130.0].map(power), [8.0, f32::MIN_POSITIVE, 0.0]);
 }
 
 #[test]
@@ -180,30 +154,18 @@ fn a_barrier_orders_shared_memory_and_its_absence_shows() {
 #[test]
 fn what_a_gpu_would_not_forgive_is_an_error() {
     let defects = [
-        (
-            "not reached by all threads",
-            "setp.lt.u32 %p1, %r1, 3; @%p1 ret; bar.sync 0;",
-        ),
+        ("not reached by all threads", "setp.lt.u32 %p1, %r1, 3; @%p1 ret; bar.sync 0;"),
         (
             "different barriers",
             "setp.lt.u32 %p1, %r1, 3; @%p1 bra $a; bar.sync 0; ret; $a: bar.sync 0;",
         ),
-        (
-            "does not exist or has exited",
-            "shfl.sync.down.b32 %r2, %r1, 1, 31, -1;",
-        ),
+        ("does not exist or has exited", "shfl.sync.down.b32 %r2, %r1, 1, 31, -1;"),
         ("leaves it out", "shfl.sync.down.b32 %r2, %r1, 1, 31, 1;"),
-        (
-            "outside of any allocation",
-            "st.global.u32 [%rd2+256], %r1;",
-        ),
+        ("outside of any allocation", "st.global.u32 [%rd2+256], %r1;"),
         ("outside of any allocation", "ld.global.u32 %r2, [%r1];"),
         ("not aligned", "st.global.u32 [%rd2+2], %r1;"),
         ("not aligned", "ld.global.v2.u32 {%r2, %r3}, [%rd2+4];"),
-        (
-            "of 256",
-            "mov.u32 %r2, buffer; ld.shared.u32 %r3, [%r2+256];",
-        ),
+        ("of 256", "mov.u32 %r2, buffer; ld.shared.u32 %r3, [%r2+256];"),
         ("Div", "mov.u32 %r2, 0; div.u32 %r3, %r2, %r2;"),
     ];
     for (message, body) in defects {
@@ -224,10 +186,7 @@ fn unknown_instructions_are_named_and_never_skipped() {
         "mov.u32 %r2, %clock;",
     ] {
         let error = run(unknown, 1, 0).unwrap_err();
-        assert!(
-            error.contains("line 10") && error.contains("unknown"),
-            "{unknown}: {error}"
-        );
+        assert!(error.contains("line 10") && error.contains("unknown"), "{unknown}: {error}");
     }
 }
 

@@ -1,12 +1,13 @@
-//! Adam with parameter groups, weights that stay on the sphere, and a guard against non-finite numbers.
+//! Adam with parameter groups, weights that stay on the sphere, and a guard against non-finite
+//! numbers.
 //!
 //! ```text
 //! m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
 //! w <- (1 - lr decay) w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 //! ```
 //!
-//! A weight under the sphere constraint loses the radial part of its gradient first, `g <- g - (g . w) w`, and its rows
-//! are put back to unit length afterwards.
+//! A weight under the sphere constraint loses the radial part of its gradient first, `g <- g - (g .
+//! w) w`, and its rows are put back to unit length afterwards.
 
 mod state;
 
@@ -24,8 +25,9 @@ use state::{Rule, State};
 
 /// The settings of [`Adam`].
 ///
-/// The default learning rates are the paper's, 1e-4 for weights and 2e-2 for noise, meant for 200 epochs of CIFAR-10. A short
-/// training wants more for its weights, and an end at zero, so that running statistics settle:
+/// The default learning rates are the paper's, 1e-4 for weights and 2e-2 for noise, meant for 200
+/// epochs of CIFAR-10. A short training wants more for its weights, and an end at zero, so that
+/// running statistics settle:
 ///
 /// ```
 /// # use vmf_candle::{AdamConfig, Schedule};
@@ -71,17 +73,9 @@ impl AdamConfig {
         let decay = |value: f64| (0.0..1.0).contains(&value);
         let settings = [
             ("the learning rate", self.lr, non_negative(self.lr)),
-            (
-                "the noise learning rate",
-                self.noise_lr,
-                non_negative(self.noise_lr),
-            ),
+            ("the noise learning rate", self.noise_lr, non_negative(self.noise_lr)),
             ("eps", self.eps, non_negative(self.eps)),
-            (
-                "weight decay",
-                self.weight_decay,
-                non_negative(self.weight_decay),
-            ),
+            ("weight decay", self.weight_decay, non_negative(self.weight_decay)),
             ("beta1", self.beta1, decay(self.beta1)),
             ("beta2", self.beta2, decay(self.beta2)),
         ];
@@ -151,7 +145,8 @@ impl Parameter {
     }
 }
 
-/// The optimizer. Build it with [`Adam::for_model`]; as a `candle_nn::Optimizer` it also takes a plain list of variables.
+/// The optimizer. Build it with [`Adam::for_model`]; as a `candle_nn::Optimizer` it also takes a
+/// plain list of variables.
 #[derive(Debug)]
 pub struct Adam {
     config: AdamConfig,
@@ -159,16 +154,13 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// Adam over every variable in `vars`, with those of the posterior in a group of their own and weights kept on the
-    /// sphere where the posterior says so. Frozen noise parameters are left out; variables that receive no gradient, such
-    /// as running statistics, are left alone.
+    /// Adam over every variable in `vars`, with those of the posterior in a group of their own and
+    /// weights kept on the sphere where the posterior says so. Frozen noise parameters are left
+    /// out; variables that receive no gradient, such as running statistics, are left alone.
     pub fn for_model(vars: &VarMap, posterior: &Posterior, config: AdamConfig) -> Result<Self> {
         config.check()?;
-        let (noise, frozen, sphere) = (
-            posterior.noise_ids(),
-            posterior.frozen_ids(),
-            posterior.sphere_ids(),
-        );
+        let (noise, frozen, sphere) =
+            (posterior.noise_ids(), posterior.frozen_ids(), posterior.sphere_ids());
         let mut parameters: Vec<Parameter> = lock(vars)
             .iter()
             .filter(|(_, var)| var.dtype().is_float() && !frozen.contains(&var.id()))
@@ -200,7 +192,8 @@ impl Adam {
         self.config.noise_lr = lr;
     }
 
-    /// What it remembers, by the name of the parameter, sorted. Parameters that have had no gradient are not among them.
+    /// What it remembers, by the name of the parameter, sorted. Parameters that have had no
+    /// gradient are not among them.
     pub fn state(&self) -> Result<Vec<(String, Moments)>> {
         self.parameters
             .iter()
@@ -209,8 +202,8 @@ impl Adam {
             .collect()
     }
 
-    /// Replaces what it remembers; parameters that are not named forget. Changes nothing if a name, shape or dtype does
-    /// not fit.
+    /// Replaces what it remembers; parameters that are not named forget. Changes nothing if a name,
+    /// shape or dtype does not fit.
     pub fn load_state(&mut self, state: Vec<(String, Moments)>) -> crate::Result<()> {
         let mut placed = Vec::with_capacity(state.len());
         for (name, moments) in state {
@@ -242,7 +235,8 @@ impl Adam {
         Ok(())
     }
 
-    /// The factor that brings the gradients to the norm allowed. Fails on the first gradient that is not finite.
+    /// The factor that brings the gradients to the norm allowed. Fails on the first gradient that
+    /// is not finite.
     fn check_gradients(&self, grads: &GradStore) -> Result<f64> {
         let mut squares = 0.0;
         for parameter in &self.parameters {
@@ -303,13 +297,11 @@ impl Optimizer for Adam {
         self.config.lr = lr;
     }
 
-    /// Computes the gradients of `loss` and takes a step. If the loss or a gradient is NaN or infinite, names it and
-    /// changes nothing.
+    /// Computes the gradients of `loss` and takes a step. If the loss or a gradient is NaN or
+    /// infinite, names it and changes nothing.
     fn backward_step(&mut self, loss: &Tensor) -> Result<()> {
         if sum_of_squares(loss)?.is_none() {
-            Err(Error::NonFinite {
-                what: "the loss".into(),
-            })?
+            Err(Error::NonFinite { what: "the loss".into() })?
         }
         self.step(&backward(loss)?)
     }
@@ -328,7 +320,8 @@ fn sum_of_squares(tensor: &Tensor) -> Result<Option<f64>> {
             if values[start..end].iter().any(|value| !value.is_finite()) {
                 return Ok(None);
             }
-            // A sum of finite squares may overflow: then its norm is the largest number, not a reason to stop.
+            // A sum of finite squares may overflow: then its norm is the largest number, not a
+            // reason to stop.
             let sum: f64 = values[start..end].iter().map(|value| value * value).sum();
             sum.min(f64::MAX)
         }

@@ -1,5 +1,5 @@
-//! What Adam remembers of one parameter, and the step it takes: in one pass over memory on the CPU, from Candle's own
-//! operations elsewhere.
+//! What Adam remembers of one parameter, and the step it takes: in one pass over memory on the CPU,
+//! from Candle's own operations elsewhere.
 
 use crate::error::Error;
 use crate::layers::unit_rows;
@@ -53,21 +53,13 @@ fn is_fused(var: &Var) -> bool {
 impl State {
     pub(super) fn zeros(var: &Var) -> Result<Self> {
         let zeros = Tensor::zeros(var.shape(), stable_dtype(var.dtype()), var.device())?;
-        let moments = Moments {
-            first: zeros.clone(),
-            second: zeros,
-            steps: 0,
-        };
+        let moments = Moments { first: zeros.clone(), second: zeros, steps: 0 };
         Self::from_moments(moments, var)
     }
 
     /// The moments must have the shape of the variable.
     pub(super) fn from_moments(moments: Moments, var: &Var) -> Result<Self> {
-        let Moments {
-            first,
-            second,
-            steps,
-        } = moments;
+        let Moments { first, second, steps } = moments;
         let values = if is_fused(var) {
             let values = |moment: Tensor| moment.flatten_all()?.to_vec1::<f32>();
             Values::Fused(Mutex::new([values(first)?, values(second)?]))
@@ -88,11 +80,7 @@ impl State {
                 [tensor(&moments[0])?, tensor(&moments[1])?]
             }
         };
-        Ok(Moments {
-            first,
-            second,
-            steps: self.steps,
-        })
+        Ok(Moments { first, second, steps: self.steps })
     }
 
     /// Moves the variable.
@@ -100,11 +88,7 @@ impl State {
         let step = self.steps + 1;
         match &mut self.values {
             Values::Fused(moments) => {
-                let op = FusedStep {
-                    step,
-                    rule,
-                    moments,
-                };
+                let op = FusedStep { step, rule, moments };
                 var.inplace_op2(&gradient.contiguous()?, &op)?;
             }
             Values::Tensors(moments) => *moments = plain_step(var, gradient, moments, step, rule)?,
@@ -191,14 +175,7 @@ impl InplaceOp2 for FusedStep<'_> {
         };
         let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
         let [first, second] = &mut *moments;
-        adam::adam(
-            &config,
-            self.step,
-            &mut weights[start..end],
-            gradient,
-            first,
-            second,
-        )
-        .map_err(|error| Error::from(error).into())
+        adam::adam(&config, self.step, &mut weights[start..end], gradient, first, second)
+            .map_err(|error| Error::from(error).into())
     }
 }

@@ -1,7 +1,8 @@
 //! Reading and writing safetensors files.
 //!
-//! A file is an eight-byte length, that many bytes of JSON that say where each tensor lies, and the tensors. A file
-//! that is read is trusted in nothing: every number in its header is checked against its size before memory is asked for.
+//! A file is an eight-byte length, that many bytes of JSON that say where each tensor lies, and the
+//! tensors. A file that is read is trusted in nothing: every number in its header is checked
+//! against its size before memory is asked for.
 
 use crate::error::{Error, Result};
 use candle_core::{DType, Device, Tensor};
@@ -38,14 +39,8 @@ pub(super) struct Contents {
 
 /// Reads a whole file onto the CPU.
 pub(super) fn read(path: &Path) -> Result<Contents> {
-    let malformed = |reason: String| Error::Malformed {
-        path: path.to_path_buf(),
-        reason,
-    };
-    let io = |source| Error::Io {
-        path: path.to_path_buf(),
-        source,
-    };
+    let malformed = |reason: String| Error::Malformed { path: path.to_path_buf(), reason };
+    let io = |source| Error::Io { path: path.to_path_buf(), source };
     let mut file = File::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let Some(after_prefix) = length.checked_sub(8) else {
@@ -63,9 +58,7 @@ pub(super) fn read(path: &Path) -> Result<Contents> {
     file.read_exact(&mut header).map_err(io)?;
     let header: Header = serde_json::from_slice(&header)
         .map_err(|error| malformed(format!("its header: {error}")))?;
-    let entries = header
-        .locate(after_prefix - header_length)
-        .map_err(malformed)?;
+    let entries = header.locate(after_prefix - header_length).map_err(malformed)?;
 
     let mut tensors = BTreeMap::new();
     for entry in entries {
@@ -74,10 +67,7 @@ pub(super) fn read(path: &Path) -> Result<Contents> {
         let tensor = Tensor::from_raw_buffer(&bytes, entry.dtype, &entry.shape, &Device::Cpu)?;
         tensors.insert(entry.name, tensor);
     }
-    Ok(Contents {
-        metadata: header.metadata.0,
-        tensors,
-    })
+    Ok(Contents { metadata: header.metadata.0, tensors })
 }
 
 /// The header as it is written.
@@ -119,19 +109,13 @@ impl Header {
             let Some((_, dtype)) = DTYPES.iter().find(|(known, _)| *known == entry.dtype) else {
                 return Err(format!("{name:?} has the unknown dtype {:?}", entry.dtype));
             };
-            // Each dimension counts as at least one, so that an empty tensor cannot hide dimensions whose product
-            // overflows.
+            // Each dimension counts as at least one, so that an empty tensor cannot hide dimensions
+            // whose product overflows.
             let capacity = entry
                 .shape
                 .iter()
-                .try_fold(dtype.size_in_bytes(), |bytes, &dim| {
-                    bytes.checked_mul(dim.max(1))
-                });
-            let bytes = if entry.shape.contains(&0) {
-                Some(0)
-            } else {
-                capacity
-            };
+                .try_fold(dtype.size_in_bytes(), |bytes, &dim| bytes.checked_mul(dim.max(1)));
+            let bytes = if entry.shape.contains(&0) { Some(0) } else { capacity };
             match bytes {
                 Some(bytes) if capacity.is_some() && bytes as u64 == end - start => {
                     entries.push(Entry {
@@ -188,10 +172,7 @@ impl<'de> Deserialize<'de> for Header {
                         return Err(de::Error::custom(format!("{name:?} occurs twice")));
                     }
                 }
-                Ok(Header {
-                    metadata: metadata.unwrap_or_default(),
-                    tensors,
-                })
+                Ok(Header { metadata: metadata.unwrap_or_default(), tensors })
             }
         }
         deserializer.deserialize_map(HeaderVisitor)
@@ -229,7 +210,8 @@ impl<'de> Deserialize<'de> for Metadata {
     }
 }
 
-/// Writes tensors and one metadata entry: to a temporary file beside the target, synced, then renamed over it.
+/// Writes tensors and one metadata entry: to a temporary file beside the target, synced, then
+/// renamed over it.
 pub(super) fn write(
     path: &Path,
     key: &str,
@@ -238,10 +220,8 @@ pub(super) fn write(
 ) -> Result<()> {
     let temporary = temporary_beside(path)?;
     let written = write_to(&temporary, key, document, tensors).and_then(|()| {
-        fs::rename(&temporary, path).map_err(|source| Error::Io {
-            path: path.to_path_buf(),
-            source,
-        })
+        fs::rename(&temporary, path)
+            .map_err(|source| Error::Io { path: path.to_path_buf(), source })
     });
     if written.is_err() {
         // The first error is the one to report; a file that was never created cannot be removed.
@@ -252,10 +232,7 @@ pub(super) fn write(
 }
 
 fn write_to(path: &Path, key: &str, document: String, tensors: &[(String, &Tensor)]) -> Result<()> {
-    let io = |source| Error::Io {
-        path: path.to_path_buf(),
-        source,
-    };
+    let io = |source| Error::Io { path: path.to_path_buf(), source };
     // Wide elements first, so that each tensor begins at a multiple of its element's size.
     let mut ordered: Vec<&(String, &Tensor)> = tensors.iter().collect();
     ordered.sort_by_key(|(name, tensor)| (Reverse(tensor.dtype().size_in_bytes()), name.clone()));
@@ -289,10 +266,7 @@ fn write_to(path: &Path, key: &str, document: String, tensors: &[(String, &Tenso
 fn dtype_name(dtype: DType) -> Result<&'static str> {
     match DTYPES.iter().find(|(_, known)| *known == dtype) {
         Some((name, _)) => Ok(name),
-        None => Err(Error::DType {
-            what: "a checkpoint",
-            dtype,
-        }),
+        None => Err(Error::DType { what: "a checkpoint", dtype }),
     }
 }
 
@@ -302,10 +276,7 @@ fn little_endian(tensor: &Tensor) -> Result<Vec<u8>> {
     macro_rules! bytes {
         ($type:ty) => {{
             let values = flat.to_vec1::<$type>()?;
-            values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect()
+            values.iter().flat_map(|value| value.to_le_bytes()).collect()
         }};
     }
     Ok(match tensor.dtype() {
@@ -344,10 +315,7 @@ fn sync_directory(path: &Path) -> Result<()> {
     // Only Unix opens a directory as a file.
     if cfg!(unix) {
         let synced = File::open(parent).and_then(|directory| directory.sync_all());
-        synced.map_err(|source| Error::Io {
-            path: parent.to_path_buf(),
-            source,
-        })?;
+        synced.map_err(|source| Error::Io { path: parent.to_path_buf(), source })?;
     }
     Ok(())
 }

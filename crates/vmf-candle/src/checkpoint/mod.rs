@@ -1,4 +1,5 @@
-//! Checkpoints: a safetensors file with every variable, the optimizer's moments, and one JSON document.
+//! Checkpoints: a safetensors file with every variable, the optimizer's moments, and one JSON
+//! document.
 //!
 //! | in the file | what |
 //! |---|---|
@@ -6,8 +7,9 @@
 //! | `optimizer.first.<variable>`, `optimizer.second.<variable>` | Adam's moments |
 //! | metadata `vmf` | the JSON document: format version, configuration, counters, the posterior's layers |
 //!
-//! Together with noise that is a function of seed and step, this is all that training needs: on a CPU a resumed run
-//! continues bit for bit. Any program that reads safetensors reads it; `python/load_checkpoint.py` runs one in PyTorch.
+//! Together with noise that is a function of seed and step, this is all that training needs: on a
+//! CPU a resumed run continues bit for bit. Any program that reads safetensors reads it;
+//! `python/load_checkpoint.py` runs one in PyTorch.
 
 mod file;
 
@@ -136,7 +138,8 @@ impl Checkpoint {
         })
     }
 
-    /// Writes the checkpoint. The file appears whole or not at all: a file that was there before stays until then.
+    /// Writes the checkpoint. The file appears whole or not at all: a file that was there before
+    /// stays until then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let document = serde_json::to_string(&self.document).map_err(|error| Error::Malformed {
@@ -157,14 +160,8 @@ impl Checkpoint {
     /// Reads a checkpoint. The file may come from anywhere: whatever is wrong with it is an error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let malformed = |reason: String| Error::Malformed {
-            path: path.to_path_buf(),
-            reason,
-        };
-        let file::Contents {
-            mut metadata,
-            mut tensors,
-        } = file::read(path)?;
+        let malformed = |reason: String| Error::Malformed { path: path.to_path_buf(), reason };
+        let file::Contents { mut metadata, mut tensors } = file::read(path)?;
         let Some(text) = metadata.remove(METADATA_KEY) else {
             return Err(malformed("it holds tensors but no vmf document".into()));
         };
@@ -181,10 +178,7 @@ impl Checkpoint {
             return Err(malformed(format!("its document is of format {format:?}")));
         }
         if header.version != FORMAT_VERSION {
-            return Err(Error::Version {
-                found: header.version,
-                supported: FORMAT_VERSION,
-            });
+            return Err(Error::Version { found: header.version, supported: FORMAT_VERSION });
         }
         let document: Document = serde_json::from_str(&text).map_err(not_ours)?;
         let mut moments = BTreeMap::new();
@@ -194,26 +188,14 @@ impl Checkpoint {
                 let tensor = tensors.remove(&full);
                 tensor.ok_or_else(|| malformed(format!("{full:?} is missing")))
             };
-            let state = Moments {
-                first: take(FIRST)?,
-                second: take(SECOND)?,
-                steps,
-            };
+            let state = Moments { first: take(FIRST)?, second: take(SECOND)?, steps };
             moments.insert(name.clone(), state);
         }
         if let Some(stray) = tensors.keys().find(|name| name.starts_with("optimizer.")) {
-            return Err(malformed(format!(
-                "{stray:?} belongs to no parameter of its document"
-            )));
+            return Err(malformed(format!("{stray:?} belongs to no parameter of its document")));
         }
-        let checkpoint = Self {
-            document,
-            variables: tensors,
-            moments,
-        };
-        checkpoint
-            .summary()
-            .map_err(|error| malformed(error.to_string()))?;
+        let checkpoint = Self { document, variables: tensors, moments };
+        checkpoint.summary().map_err(|error| malformed(error.to_string()))?;
         Ok(checkpoint)
     }
 
@@ -240,10 +222,8 @@ impl Checkpoint {
             *uses.entry(layer.rho.as_str()).or_insert(0) += 1;
         }
         let layers = self.document.layers.iter().map(|layer| {
-            let wrong = |reason: String| Error::Shape {
-                what: format!("layer {:?}", layer.name),
-                reason,
-            };
+            let wrong =
+                |reason: String| Error::Shape { what: format!("layer {:?}", layer.name), reason };
             let Some(rho) = self.variables.get(&layer.rho) else {
                 return Err(wrong(format!("its parameter {:?} is missing", layer.rho)));
             };
@@ -265,7 +245,8 @@ impl Checkpoint {
 
     /// Puts the state back into a model built as the captured one was, and into its optimizer.
     ///
-    /// Names, shapes and dtypes are compared first: if one does not fit, it is named and nothing is changed.
+    /// Names, shapes and dtypes are compared first: if one does not fit, it is named and nothing is
+    /// changed.
     pub fn restore(&self, vars: &VarMap, optimizer: Option<&mut Adam>) -> Result<()> {
         assign::check(vars, &self.variables)?;
         if let Some(adam) = optimizer {

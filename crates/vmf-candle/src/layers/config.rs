@@ -9,18 +9,21 @@ use vmf_core::Parameterization;
 /// What keeps the length of a weight from mattering.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum WeightConstraint {
-    /// Each unit's weight is a point on the unit sphere. The normalization behind it removes any scale in the forward
-    /// pass, so nothing is computed there: [`Adam`](crate::Adam) moves along the sphere and stays on it.
+    /// Each unit's weight is a point on the unit sphere. The normalization behind it removes any
+    /// scale in the forward pass, so nothing is computed there: [`Adam`](crate::Adam) moves
+    /// along the sphere and stays on it.
     #[default]
     Sphere,
-    /// Each unit's weight is `gain * v / |v|` with a free v: for optimizers that know nothing of spheres.
+    /// Each unit's weight is `gain * v / |v|` with a free v: for optimizers that know nothing of
+    /// spheres.
     WeightNorm {
         /// The fixed length of each unit's weight.
         gain: f64,
     },
 }
 
-/// The settings of a [`VmfLinear`](crate::VmfLinear), and of the unit inside a [`VmfConv2d`](crate::VmfConv2d).
+/// The settings of a [`VmfLinear`](crate::VmfLinear), and of the unit inside a
+/// [`VmfConv2d`](crate::VmfConv2d).
 ///
 /// ```
 /// use vmf_candle::{Parameterization, VmfConfig};
@@ -77,7 +80,8 @@ impl VmfConfig {
         self
     }
 
-    /// A sigma_eff for each of `groups` equal groups of neighbouring channels, instead of one for the layer.
+    /// A sigma_eff for each of `groups` equal groups of neighbouring channels, instead of one for
+    /// the layer.
     pub fn groups(mut self, groups: usize) -> Self {
         self.sigma.groups = groups;
         self
@@ -89,12 +93,10 @@ impl VmfConfig {
         self
     }
 
-    /// Uses this parameter, in place of one of the layer's own: give the same one to each layer that is to share it.
+    /// Uses this parameter, in place of one of the layer's own: give the same one to each layer
+    /// that is to share it.
     pub fn shared(self, sigma: &Sigma) -> Self {
-        Self {
-            shared: Some(sigma.clone()),
-            ..self
-        }
+        Self { shared: Some(sigma.clone()), ..self }
     }
 
     /// What keeps the length of a weight from mattering.
@@ -102,13 +104,11 @@ impl VmfConfig {
         Self { constraint, ..self }
     }
 
-    /// Adds a learned gain and shift a channel after the noise: `gain * (BN(u) + sigma eps) + shift`. The paper has none;
-    /// a network converted from one with affine normalization needs them. sigma_eff keeps its meaning.
+    /// Adds a learned gain and shift a channel after the noise: `gain * (BN(u) + sigma eps) +
+    /// shift`. The paper has none; a network converted from one with affine normalization needs
+    /// them. sigma_eff keeps its meaning.
     pub fn affine(self) -> Self {
-        Self {
-            affine: true,
-            ..self
-        }
+        Self { affine: true, ..self }
     }
 
     /// Added to the variance under the root (1e-5 if not said).
@@ -121,13 +121,11 @@ impl VmfConfig {
         Self { momentum, ..self }
     }
 
-    /// Keeps the normalization's tensors beside the layer under this name, in place of `norm` inside it. A layer at
-    /// `features.0` with `norm_at("1")` has its running mean at `features.1.running_mean`, as torchvision's VGG does.
+    /// Keeps the normalization's tensors beside the layer under this name, in place of `norm`
+    /// inside it. A layer at `features.0` with `norm_at("1")` has its running mean at
+    /// `features.1.running_mean`, as torchvision's VGG does.
     pub fn norm_at(self, name: impl Into<String>) -> Self {
-        Self {
-            norm_at: Some(name.into()),
-            ..self
-        }
+        Self { norm_at: Some(name.into()), ..self }
     }
 
     /// The same unit in a convolution with this padding.
@@ -155,11 +153,7 @@ impl VmfConfig {
         if let WeightConstraint::WeightNorm { gain } = self.constraint
             && !(gain > 0.0 && gain.is_finite())
         {
-            Err(setting(
-                "the gain of weight normalization",
-                gain,
-                "it must be positive",
-            ))?
+            Err(setting("the gain of weight normalization", gain, "it must be positive"))?
         }
         Ok(())
     }
@@ -177,13 +171,7 @@ pub struct VmfConv2dConfig {
 
 impl From<VmfConfig> for VmfConv2dConfig {
     fn from(unit: VmfConfig) -> Self {
-        Self {
-            unit,
-            padding: 0,
-            stride: 1,
-            dilation: 1,
-            groups: 1,
-        }
+        Self { unit, padding: 0, stride: 1, dilation: 1, groups: 1 }
     }
 }
 
@@ -203,7 +191,8 @@ impl VmfConv2dConfig {
         Self { dilation, ..self }
     }
 
-    /// Splits input and output channels into groups that do not see each other (1 if not said). D shrinks with them.
+    /// Splits input and output channels into groups that do not see each other (1 if not said). D
+    /// shrinks with them.
     pub fn channel_groups(self, groups: usize) -> Self {
         Self { groups, ..self }
     }

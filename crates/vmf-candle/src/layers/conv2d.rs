@@ -28,7 +28,8 @@ pub struct VmfConv2d {
     groups: usize,
 }
 
-/// Builds a [`VmfConv2d`] with square kernels at the builder's path, and registers it with the posterior.
+/// Builds a [`VmfConv2d`] with square kernels at the builder's path, and registers it with the
+/// posterior.
 pub fn vmf_conv2d(
     in_channels: usize,
     out_channels: usize,
@@ -37,13 +38,7 @@ pub fn vmf_conv2d(
     posterior: &Posterior,
     vb: VarBuilder,
 ) -> Result<VmfConv2d> {
-    let VmfConv2dConfig {
-        unit,
-        padding,
-        stride,
-        dilation,
-        groups,
-    } = config.into();
+    let VmfConv2dConfig { unit, padding, stride, dilation, groups } = config.into();
     unit.check()?;
     if kernel == 0 || stride == 0 || dilation == 0 {
         Err(Error::Setting {
@@ -63,14 +58,7 @@ pub fn vmf_conv2d(
     let weight = Weight::new(&shape, unit.constraint, &vb)?;
     let dim = shape[1..].iter().product();
     let unit = Unit::new(dim, out_channels, &weight, unit, posterior, &vb)?;
-    Ok(VmfConv2d {
-        weight,
-        unit,
-        padding,
-        stride,
-        dilation,
-        groups,
-    })
+    Ok(VmfConv2d { weight, unit, padding, stride, dilation, groups })
 }
 
 impl VmfConv2d {
@@ -112,12 +100,14 @@ impl VmfConv2d {
         xs.rank() == 4 && is_fast(xs, self.weight.raw())
     }
 
-    /// Whether a pooling can be part of the fused unit: nothing may stand between it and the activation.
+    /// Whether a pooling can be part of the fused unit: nothing may stand between it and the
+    /// activation.
     pub(super) fn can_pool(&self) -> bool {
         self.unit.norm.affine().is_none()
     }
 
-    /// The same in the layout (H, W, N, C), with maximum pooling over windows of this side behind it.
+    /// The same in the layout (H, W, N, C), with maximum pooling over windows of this side behind
+    /// it.
     pub(super) fn forward_fast(
         &self,
         xs: &Tensor,
@@ -128,13 +118,8 @@ impl VmfConv2d {
         let (height, width, batch, channels) = xs.dims4()?;
         self.check(&[batch, channels, height, width])?;
         let conv = self.shape(batch, [height, width])?;
-        let input = UnitArguments {
-            xs,
-            weight: &weight,
-            sigma: &self.unit.sigma.sigma()?,
-            conv,
-            pool,
-        };
+        let input =
+            UnitArguments { xs, weight: &weight, sigma: &self.unit.sigma.sigma()?, conv, pool };
         self.unit.forward(&input, pass)
     }
 

@@ -1,4 +1,5 @@
-//! Convolutions and poolings one after the other, without leaving the layout that the CPU is fastest in.
+//! Convolutions and poolings one after the other, without leaving the layout that the CPU is
+//! fastest in.
 
 use super::conv2d::VmfConv2d;
 use crate::ops::{from_fast, max_pool2d, to_fast};
@@ -7,9 +8,9 @@ use candle_core::{Result, Tensor};
 
 /// A chain of [`VmfConv2d`] and maximum poolings.
 ///
-/// It computes what the layers would one by one, with the same noise. In single precision on a CPU it is the fastest form:
-/// images are brought into the kernels' layout once at the beginning and back once at the end, and a pooling behind a unit is
-/// computed with it.
+/// It computes what the layers would one by one, with the same noise. In single precision on a CPU
+/// it is the fastest form: images are brought into the kernels' layout once at the beginning and
+/// back once at the end, and a pooling behind a unit is computed with it.
 ///
 /// ```
 /// # use candle_core::{DType, Device, Result, Tensor};

@@ -12,11 +12,12 @@ use candle_core::{DType, Result, Tensor};
 use candle_nn::VarBuilder;
 use vmf_kernels::conv::ConvShape;
 
-/// `y = act(BN(w~ . x) + sigma_eff * eps)`: M units with unit-norm weights in D = `in_dim` dimensions.
+/// `y = act(BN(w~ . x) + sigma_eff * eps)`: M units with unit-norm weights in D = `in_dim`
+/// dimensions.
 ///
 /// # Shapes
-/// Input (N, in_dim) or (N, ..., in_dim); output the same with `out_dim` in the last place. Statistics are over all but
-/// the last dimension.
+/// Input (N, in_dim) or (N, ..., in_dim); output the same with `out_dim` in the last place.
+/// Statistics are over all but the last dimension.
 #[derive(Clone, Debug)]
 pub struct VmfLinear {
     weight: Weight,
@@ -121,13 +122,7 @@ impl Unit {
             sigma: sigma.clone(),
             sphere_weight: weight.sphere(),
         })?;
-        Ok(Self {
-            name,
-            norm,
-            sigma,
-            stream,
-            activation: config.activation,
-        })
+        Ok(Self { name, norm, sigma, stream, activation: config.activation })
     }
 
     pub(super) fn forward(&self, input: &impl Normalize, pass: &Pass) -> Result<Tensor> {
@@ -150,7 +145,8 @@ pub(super) fn check_dtype(name: &str, xs: &Tensor, weight: &Tensor) -> Result<()
     Ok(())
 }
 
-/// Whether the fused unit of the CPU serves these tensors. Elsewhere Candle's own product comes first.
+/// Whether the fused unit of the CPU serves these tensors. Elsewhere Candle's own product comes
+/// first.
 pub(super) fn is_fast(xs: &Tensor, weight: &Tensor) -> bool {
     xs.device().is_cpu() && xs.dtype() == DType::F32 && weight.dtype() == DType::F32
 }

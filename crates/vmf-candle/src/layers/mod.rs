@@ -1,5 +1,5 @@
-//! Layers: the paper's unit as a linear and a convolutional layer, noise for models with normalizations of their own, and
-//! a container to chain them.
+//! Layers: the paper's unit as a linear and a convolutional layer, noise for models with
+//! normalizations of their own, and a container to chain them.
 
 mod config;
 mod conv2d;

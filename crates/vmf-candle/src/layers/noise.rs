@@ -10,13 +10,14 @@ use candle_nn::VarBuilder;
 
 /// `y = x + sigma_eff * eps`: the noise of a variational unit by itself.
 ///
-/// It belongs right after a normalization (batch, layer, group or RMS) without affine parameters, or before them, because
-/// sigma_eff is measured against values of unit variance. Behind the normalization stands a weight whose scale it
-/// removes, and the posterior is over that weight's directions: D and M are those of that weight.
+/// It belongs right after a normalization (batch, layer, group or RMS) without affine parameters,
+/// or before them, because sigma_eff is measured against values of unit variance. Behind the
+/// normalization stands a weight whose scale it removes, and the posterior is over that weight's
+/// directions: D and M are those of that weight.
 ///
 /// # Shapes
-/// Any; the output is as the input. Only groups of channels ask where the channels are: in dimension
-/// [`NoiseLayerConfig::channel_dim`].
+/// Any; the output is as the input. Only groups of channels ask where the channels are: in
+/// dimension [`NoiseLayerConfig::channel_dim`].
 #[derive(Clone, Debug)]
 pub struct NoiseLayer {
     name: String,
@@ -33,8 +34,8 @@ pub struct NoiseLayerConfig {
     pub dim: usize,
     /// M: how many units that weight has.
     pub units: usize,
-    /// The dimension along which the units lie: 1 for images (N, C, H, W), the last one for (N, T, C). Matters only where
-    /// sigma has groups.
+    /// The dimension along which the units lie: 1 for images (N, C, H, W), the last one for (N, T,
+    /// C). Matters only where sigma has groups.
     pub channel_dim: usize,
     /// How the noise is parameterized.
     pub sigma: SigmaConfig,
@@ -45,17 +46,11 @@ pub struct NoiseLayerConfig {
 impl NoiseLayerConfig {
     /// For a weight with `units` units of `dim` inputs each.
     pub fn new(dim: usize, units: usize) -> Self {
-        Self {
-            dim,
-            units,
-            channel_dim: 1,
-            sigma: SigmaConfig::default(),
-            shared: None,
-        }
+        Self { dim, units, channel_dim: 1, sigma: SigmaConfig::default(), shared: None }
     }
 
-    /// For the weight of a linear layer (out, in) or a convolution (out, in, k, ..): M is the first dimension, D the
-    /// product of the others.
+    /// For the weight of a linear layer (out, in) or a convolution (out, in, k, ..): M is the first
+    /// dimension, D the product of the others.
     pub fn behind(weight: &Tensor) -> Result<Self> {
         match weight.dims() {
             [units, inputs @ ..] if !inputs.is_empty() => {
@@ -87,13 +82,7 @@ pub fn noise_layer(
         sigma: sigma.clone(),
         sphere_weight: None,
     })?;
-    Ok(NoiseLayer {
-        name,
-        sigma,
-        stream,
-        units: config.units,
-        channel_dim: config.channel_dim,
-    })
+    Ok(NoiseLayer { name, sigma, stream, units: config.units, channel_dim: config.channel_dim })
 }
 
 impl NoiseLayer {
@@ -129,17 +118,14 @@ impl Forward for NoiseLayer {
                 ),
             })?
         }
-        // Noise is numbered by the row-major index, which does not change when neighbouring dimensions are merged.
+        // Noise is numbered by the row-major index, which does not change when neighbouring
+        // dimensions are merged.
         let before: usize = xs.dims()[..self.channel_dim].iter().product();
         let dtype = stable_dtype(xs.dtype());
         let zeros = Tensor::zeros(self.units, dtype, xs.device())?;
         let ones = zeros.ones_like()?;
         // With mean 0, variance 1 and eps 0 the fused operation adds noise and does nothing else.
-        let op = BnNoise {
-            eps: 0.0,
-            activation: Activation::Identity,
-            noise: Some(noise),
-        };
+        let op = BnNoise { eps: 0.0, activation: Activation::Identity, noise: Some(noise) };
         let sigma = self.sigma.sigma()?;
         let flat = xs.reshape((before, self.units, ()))?;
         bn_noise_eval(&flat, &sigma, &zeros, &ones, &op)?.reshape(xs.shape())

@@ -1,9 +1,11 @@
-//! Batch normalization without affine parameters, with the two sets of running statistics that a noisy network needs.
+//! Batch normalization without affine parameters, with the two sets of running statistics that a
+//! noisy network needs.
 //!
-//! Statistics collected under noise do not fit a pass without it: noise in one layer widens the inputs of the next. So
-//! each normalization keeps two sets. `running_mean` and `running_var` are collected in training and serve Monte Carlo
-//! passes. `noise_free_mean` and `noise_free_var` serve the mean pass: [`reestimate`](crate::reestimate) measures them
-//! with noise off, and until it has, they follow training like the others.
+//! Statistics collected under noise do not fit a pass without it: noise in one layer widens the
+//! inputs of the next. So each normalization keeps two sets. `running_mean` and `running_var` are
+//! collected in training and serve Monte Carlo passes. `noise_free_mean` and `noise_free_var` serve
+//! the mean pass: [`reestimate`](crate::reestimate) measures them with noise off, and until it has,
+//! they follow training like the others.
 
 use crate::error::Error;
 use crate::ops::{Activation, BatchStatistics, BnNoise, UnitArguments, bn_noise, bn_noise_eval};
@@ -35,13 +37,11 @@ impl Running {
             let tensor = vb.get_with_hints_dtype(channels, name, Init::Const(initial), dtype)?;
             Var::from_tensor(&tensor)
         };
-        Ok(Self {
-            mean: get(mean, 0.0)?,
-            var: get(var, 1.0)?,
-        })
+        Ok(Self { mean: get(mean, 0.0)?, var: get(var, 1.0)? })
     }
 
-    /// `running <- (1 - weight) running + weight batch`, with the unbiased variance, as PyTorch does.
+    /// `running <- (1 - weight) running + weight batch`, with the unbiased variance, as PyTorch
+    /// does.
     fn update(&self, batch: &BatchStatistics, weight: f64) -> Result<()> {
         let count = batch.count as f64;
         let mix = |running: &Var, batch: &Tensor, scale: f64| -> Result<()> {
@@ -95,7 +95,8 @@ impl BatchNorm {
         self.affine.as_ref()
     }
 
-    /// `act(gain * (normalize(u) + sigma * noise) + shift)`, by the statistics that the pass asks for.
+    /// `act(gain * (normalize(u) + sigma * noise) + shift)`, by the statistics that the pass asks
+    /// for.
     pub(super) fn forward(
         &self,
         input: &impl Normalize,
@@ -144,7 +145,8 @@ impl BatchNorm {
     }
 }
 
-/// Something that can be normalized: a tensor, or a convolution that is fused with its normalization.
+/// Something that can be normalized: a tensor, or a convolution that is fused with its
+/// normalization.
 pub(super) trait Normalize {
     /// By the statistics of its own batch.
     fn by_batch(&self, op: &BnNoise) -> Result<(Tensor, BatchStatistics)>;

@@ -13,22 +13,22 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// The variable `weight` at the builder's path. A new one points in uniformly random directions.
+    /// The variable `weight` at the builder's path. A new one points in uniformly random
+    /// directions.
     pub(super) fn new(
         shape: &[usize],
         constraint: WeightConstraint,
         vb: &VarBuilder,
     ) -> Result<Self> {
         let dim: usize = shape[1..].iter().product();
-        let init = Init::Randn {
-            mean: 0.0,
-            stdev: 1.0 / (dim as f64).sqrt(),
-        };
+        let init = Init::Randn { mean: 0.0, stdev: 1.0 / (dim as f64).sqrt() };
         let raw = vb.get_with_hints(shape, "weight", init)?;
-        // Rows that are on the sphere already, as a checkpoint's are, keep their last bit. A tensor that is no variable
-        // comes from a file, with running statistics that belong to its scale: it is left alone too.
+        // Rows that are on the sphere already, as a checkpoint's are, keep their last bit. A tensor
+        // that is no variable comes from a file, with running statistics that belong to its
+        // scale: it is left alone too.
         if constraint == WeightConstraint::Sphere && raw.is_variable() {
-            // On the CPU, whatever the device: a seed then gives the same weights everywhere, to the last bit.
+            // On the CPU, whatever the device: a seed then gives the same weights everywhere, to
+            // the last bit.
             let rows = raw.detach().to_device(&Device::Cpu)?;
             if !on_sphere(&rows)? {
                 Var::from_tensor(&raw)?.set(&unit_rows(&rows)?.to_device(raw.device())?)?;
@@ -56,16 +56,13 @@ impl Weight {
     }
 }
 
-/// Each row (all that lies behind one index of the first dimension) divided by its Euclidean length.
+/// Each row (all that lies behind one index of the first dimension) divided by its Euclidean
+/// length.
 pub(crate) fn unit_rows(weight: &Tensor) -> Result<Tensor> {
-    let rows = weight
-        .to_dtype(stable_dtype(weight.dtype()))?
-        .flatten_from(1)?;
+    let rows = weight.to_dtype(stable_dtype(weight.dtype()))?.flatten_from(1)?;
     // A row of zeros has no direction and stays as it is.
     let lengths = rows.sqr()?.sum_keepdim(1)?.sqrt()?.maximum(1e-30)?;
-    rows.broadcast_div(&lengths)?
-        .reshape(weight.shape())?
-        .to_dtype(weight.dtype())
+    rows.broadcast_div(&lengths)?.reshape(weight.shape())?.to_dtype(weight.dtype())
 }
 
 fn on_sphere(weight: &Tensor) -> Result<bool> {

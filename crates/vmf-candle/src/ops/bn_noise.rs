@@ -4,8 +4,8 @@
 //! y = act((u - mean) / sqrt(var + eps) + sigma_g * noise)
 //! ```
 //!
-//! The noise is never stored: the backward pass generates it again from its key. The statistics of the batch stay inside
-//! the op, since a Candle op has one output and no saved context.
+//! The noise is never stored: the backward pass generates it again from its key. The statistics of
+//! the batch stay inside the op, since a Candle op has one output and no saved context.
 
 use super::bn_noise_reference::{bn_noise_eval_reference, bn_noise_reference};
 use super::{contiguous_slice, cpu_slice};
@@ -53,7 +53,8 @@ pub struct BatchStatistics {
 
 /// Normalizes `u`, of shape (N, C) or (N, C, ...), by its own batch, and adds noise.
 ///
-/// `sigma` holds G values, where G divides C; channel c uses value `c / (C / G)`. Differentiable in `u` and `sigma`.
+/// `sigma` holds G values, where G divides C; channel c uses value `c / (C / G)`. Differentiable in
+/// `u` and `sigma`.
 pub fn bn_noise(u: &Tensor, sigma: &Tensor, op: &BnNoise) -> Result<(Tensor, BatchStatistics)> {
     let view = View::new(u, sigma, op)?;
     check_count(view.count())?;
@@ -61,12 +62,7 @@ pub fn bn_noise(u: &Tensor, sigma: &Tensor, op: &BnNoise) -> Result<(Tensor, Bat
         return bn_noise_reference(u, sigma, op);
     }
     let saved = Arc::default();
-    let fused = Fused {
-        op: *op,
-        view,
-        saved: Arc::clone(&saved),
-        given: None,
-    };
+    let fused = Fused { op: *op, view, saved: Arc::clone(&saved), given: None };
     let y = u.contiguous()?.apply_op2(&real_sigma(sigma, u)?, fused)?;
     let (mean, var) = match saved.get() {
         Some(Kept::Cpu(statistics)) => {
@@ -78,15 +74,12 @@ pub fn bn_noise(u: &Tensor, sigma: &Tensor, op: &BnNoise) -> Result<(Tensor, Bat
         Some(Kept::Cuda(statistics)) => super::bn_noise_cuda::statistics(statistics, u.device())?,
         None => candle_core::bail!("bn-noise: the forward pass kept no statistics"),
     };
-    let batch = BatchStatistics {
-        mean,
-        var,
-        count: view.count(),
-    };
+    let batch = BatchStatistics { mean, var, count: view.count() };
     Ok((y, batch))
 }
 
-/// Normalizes `u` by given statistics, one value a channel, and adds noise. Differentiable in `u` and `sigma`.
+/// Normalizes `u` by given statistics, one value a channel, and adds noise. Differentiable in `u`
+/// and `sigma`.
 pub fn bn_noise_eval(
     u: &Tensor,
     sigma: &Tensor,
@@ -110,12 +103,8 @@ pub fn bn_noise_eval(
     if !is_fused(u) {
         return bn_noise_eval_reference(u, sigma, mean, var, op);
     }
-    let fused = Fused {
-        op: *op,
-        view,
-        saved: Arc::default(),
-        given: Some((mean.detach(), var.detach())),
-    };
+    let fused =
+        Fused { op: *op, view, saved: Arc::default(), given: Some((mean.detach(), var.detach())) };
     u.contiguous()?.apply_op2(&real_sigma(sigma, u)?, fused)
 }
 
@@ -152,24 +141,16 @@ pub(super) struct View {
 impl View {
     /// Checks everything that either path relies on.
     pub(super) fn new(u: &Tensor, sigma: &Tensor, op: &BnNoise) -> Result<Self> {
-        let refuse = |reason: String| Error::Shape {
-            what: "batch normalization with noise".into(),
-            reason,
-        };
+        let refuse =
+            |reason: String| Error::Shape { what: "batch normalization with noise".into(), reason };
         if u.rank() < 2 || u.elem_count() == 0 {
             Err(refuse(format!(
                 "expected (batch, channels, ...) with no empty dimension, not {:?}",
                 u.dims()
             )))?
         }
-        if !matches!(
-            u.dtype(),
-            DType::F32 | DType::F64 | DType::BF16 | DType::F16
-        ) {
-            Err(Error::DType {
-                what: "batch normalization with noise",
-                dtype: u.dtype(),
-            })?
+        if !matches!(u.dtype(), DType::F32 | DType::F64 | DType::BF16 | DType::F16) {
+            Err(Error::DType { what: "batch normalization with noise", dtype: u.dtype() })?
         }
         let (batch, channels) = (u.dims()[0], u.dims()[1]);
         let groups = sigma.dims1()?;
@@ -186,11 +167,7 @@ impl View {
                 noise.folded
             )))?
         }
-        Ok(Self {
-            batch,
-            channels,
-            spatial: u.elem_count() / (batch * channels),
-        })
+        Ok(Self { batch, channels, spatial: u.elem_count() / (batch * channels) })
     }
 
     /// Elements a channel.
@@ -208,7 +185,8 @@ pub(super) fn kernel_noise(noise: LayerNoise, elements: usize) -> Noise {
     Noise::folded(noise.key, (elements / noise.folded) as u64)
 }
 
-/// The statistics that a forward pass normalized by, kept for the backward pass where they were computed.
+/// The statistics that a forward pass normalized by, kept for the backward pass where they were
+/// computed.
 pub(super) enum Kept {
     Cpu(Statistics),
     #[cfg(feature = "cuda")]
@@ -236,11 +214,7 @@ pub(super) struct Fused {
 
 impl Fused {
     pub(super) fn config(&self) -> kernel::Config {
-        let View {
-            batch,
-            channels,
-            spatial,
-        } = self.view;
+        let View { batch, channels, spatial } = self.view;
         kernel::Config::new(kernel::Shape::nchw(batch, channels, spatial))
             .eps(self.op.eps)
             .relu(self.op.activation == Activation::Relu)
@@ -259,7 +233,8 @@ impl Fused {
         }
     }
 
-    /// Leaves statistics for the backward pass. A graph evaluates an op once; a second evaluation would find the same.
+    /// Leaves statistics for the backward pass. A graph evaluates an op once; a second evaluation
+    /// would find the same.
     pub(super) fn keep(&self, kept: Kept) {
         let _ = self.saved.set(kept);
     }
@@ -293,12 +268,7 @@ impl Fused {
         E: Element + WithDType,
         E::Real: WithDType,
     {
-        let Backward {
-            u,
-            sigma,
-            y,
-            gradient,
-        } = tensors;
+        let Backward { u, sigma, y, gradient } = tensors;
         let (gradient, groups) = (gradient.contiguous()?, sigma.elem_count());
         let storages = [u, sigma, y, &gradient].map(Tensor::storage_and_layout);
         let statistics = self.kept()?.on_cpu()?;
@@ -310,11 +280,7 @@ impl Fused {
         let noise = self.noise_term(cpu_slice::<E::Real>(&storages[1])?);
         let gradient = cpu_slice::<E>(&storages[3])?;
         let mut du = vec![E::default(); gradient.len()];
-        let backward = if self.given.is_some() {
-            kernel::backward_eval
-        } else {
-            kernel::backward
-        };
+        let backward = if self.given.is_some() { kernel::backward_eval } else { kernel::backward };
         let mut dsigma =
             backward(&self.config(), noise, saved, gradient, &mut du).map_err(Error::from)?;
         dsigma.resize(groups, <E::Real as Real>::ZERO);
@@ -345,25 +311,26 @@ impl CustomOp2 for Fused {
         sigma: &CpuStorage,
         sigma_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let y = match u {
-            CpuStorage::F32(_) => CpuStorage::F32(self.forward(
-                contiguous_slice(u, u_layout)?,
-                contiguous_slice(sigma, sigma_layout)?,
-            )?),
-            CpuStorage::F64(_) => CpuStorage::F64(self.forward(
-                contiguous_slice(u, u_layout)?,
-                contiguous_slice(sigma, sigma_layout)?,
-            )?),
-            CpuStorage::BF16(_) => CpuStorage::BF16(self.forward(
-                contiguous_slice(u, u_layout)?,
-                contiguous_slice(sigma, sigma_layout)?,
-            )?),
-            CpuStorage::F16(_) => CpuStorage::F16(self.forward(
-                contiguous_slice(u, u_layout)?,
-                contiguous_slice(sigma, sigma_layout)?,
-            )?),
-            _ => candle_core::bail!("bn-noise: this dtype is not supported"),
-        };
+        let y =
+            match u {
+                CpuStorage::F32(_) => CpuStorage::F32(self.forward(
+                    contiguous_slice(u, u_layout)?,
+                    contiguous_slice(sigma, sigma_layout)?,
+                )?),
+                CpuStorage::F64(_) => CpuStorage::F64(self.forward(
+                    contiguous_slice(u, u_layout)?,
+                    contiguous_slice(sigma, sigma_layout)?,
+                )?),
+                CpuStorage::BF16(_) => CpuStorage::BF16(self.forward(
+                    contiguous_slice(u, u_layout)?,
+                    contiguous_slice(sigma, sigma_layout)?,
+                )?),
+                CpuStorage::F16(_) => CpuStorage::F16(self.forward(
+                    contiguous_slice(u, u_layout)?,
+                    contiguous_slice(sigma, sigma_layout)?,
+                )?),
+                _ => candle_core::bail!("bn-noise: this dtype is not supported"),
+            };
         Ok((y, u_layout.shape().clone()))
     }
 
@@ -391,12 +358,7 @@ impl CustomOp2 for Fused {
             let (du, dsigma) = super::bn_noise_cuda::backward(self, u, sigma, gradient)?;
             return Ok((Some(du), Some(dsigma)));
         }
-        let tensors = Backward {
-            u,
-            sigma,
-            y,
-            gradient,
-        };
+        let tensors = Backward { u, sigma, y, gradient };
         let (du, dsigma) = match u.dtype() {
             DType::F32 => self.backward::<f32>(tensors)?,
             DType::F64 => self.backward::<f64>(tensors)?,

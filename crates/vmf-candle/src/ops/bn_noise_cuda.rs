@@ -73,11 +73,8 @@ fn backward_in<T: CudaElement + CudaDType>(
         candle_core::bail!("bn-noise: a CPU pass cannot end on a GPU")
     };
     let gradient = gradient.contiguous()?;
-    let [
-        (u_storage, u_layout),
-        (sigma_storage, sigma_layout),
-        (dy_storage, dy_layout),
-    ] = [u, sigma, &gradient].map(Tensor::storage_and_layout);
+    let [(u_storage, u_layout), (sigma_storage, sigma_layout), (dy_storage, dy_layout)] =
+        [u, sigma, &gradient].map(Tensor::storage_and_layout);
     let device = cuda(&u_storage)?.device();
     let stream = device.cuda_stream();
     let u_view = view::<T>((cuda(&u_storage)?, u_layout))?;
@@ -86,31 +83,16 @@ fn backward_in<T: CudaElement + CudaDType>(
     let noise = noise_term(fused, &sigma_view);
     // SAFETY: the kernels write every element before any is read.
     let mut du = unsafe { device.alloc::<T>(u_view.len()) }?;
-    let backward = if fused.given.is_some() {
-        kernel::backward_eval
-    } else {
-        kernel::backward
-    };
-    let dsigma = backward(
-        &stream,
-        &fused.config(),
-        noise,
-        statistics,
-        &u_view,
-        &dy,
-        &mut du,
-    )
-    .map_err(Error::from)?;
+    let backward = if fused.given.is_some() { kernel::backward_eval } else { kernel::backward };
+    let dsigma = backward(&stream, &fused.config(), noise, statistics, &u_view, &dy, &mut du)
+        .map_err(Error::from)?;
     let dsigma = match dsigma {
         Some(dsigma) => dsigma,
         None => device.alloc_zeros::<f32>(sigma_view.len())?,
     };
     Ok((
         tensor(CudaStorage::wrap_cuda_slice(du, device.clone()), u.shape()),
-        tensor(
-            CudaStorage::wrap_cuda_slice(dsigma, device.clone()),
-            sigma.shape(),
-        ),
+        tensor(CudaStorage::wrap_cuda_slice(dsigma, device.clone()), sigma.shape()),
     ))
 }
 
@@ -120,10 +102,7 @@ pub(super) fn statistics(statistics: &Statistics, device: &Device) -> Result<(Te
     let copy = |field: CudaView<f32>| -> Result<Tensor> {
         let copy = device.cuda_stream().clone_dtod(&field).w()?;
         let channels = Shape::from(copy.len());
-        Ok(tensor(
-            CudaStorage::wrap_cuda_slice(copy, device.clone()),
-            &channels,
-        ))
+        Ok(tensor(CudaStorage::wrap_cuda_slice(copy, device.clone()), &channels))
     };
     Ok((copy(statistics.mean())?, copy(statistics.variance())?))
 }
@@ -148,10 +127,7 @@ fn cuda(storage: &Storage) -> Result<&CudaStorage> {
 
 /// A statistic as the kernels take it.
 fn on_device(statistic: &Tensor, device: &CudaDevice) -> Result<Tensor> {
-    statistic
-        .to_device(&Device::Cuda(device.clone()))?
-        .to_dtype(DType::F32)?
-        .contiguous()
+    statistic.to_device(&Device::Cuda(device.clone()))?.to_dtype(DType::F32)?.contiguous()
 }
 
 fn tensor(storage: CudaStorage, shape: &Shape) -> Tensor {

@@ -1,5 +1,5 @@
-//! The same operation from Candle's own tensor operations: it runs on any device, is differentiated by Candle, and is
-//! what the fused kernels are checked against.
+//! The same operation from Candle's own tensor operations: it runs on any device, is differentiated
+//! by Candle, and is what the fused kernels are checked against.
 
 use super::bn_noise::{Activation, BatchStatistics, BnNoise, View, kernel_noise};
 use crate::error::Error;
@@ -60,10 +60,7 @@ pub fn bn_noise_eval_reference(
     let view = View::new(u, sigma, op)?;
     let flat = flat(u, &view)?;
     let channels = |statistic: &Tensor| {
-        statistic
-            .detach()
-            .to_dtype(flat.dtype())?
-            .reshape((1, view.channels, 1))
+        statistic.detach().to_dtype(flat.dtype())?.reshape((1, view.channels, 1))
     };
     let centred = flat.broadcast_sub(&channels(mean)?)?;
     finish(&centred, &channels(var)?, u, sigma, op, &view)
@@ -71,8 +68,7 @@ pub fn bn_noise_eval_reference(
 
 /// `u` as (N, C, S), in a dtype whose sums can be trusted.
 fn flat(u: &Tensor, view: &View) -> Result<Tensor> {
-    u.to_dtype(stable_dtype(u.dtype()))?
-        .reshape((view.batch, view.channels, view.spatial))
+    u.to_dtype(stable_dtype(u.dtype()))?.reshape((view.batch, view.channels, view.spatial))
 }
 
 /// `act(centred / sqrt(var + eps) + sigma * noise)`, in the shape and dtype of `u`.

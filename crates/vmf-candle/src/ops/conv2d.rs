@@ -1,7 +1,8 @@
 //! Convolution with gradients, on the kernels of `vmf-kernels`.
 //!
-//! On a CPU Candle's forward pass is several times slower, and its gradients slower still: that of the input is a loop
-//! without matrix products. Here all three are dense products or Winograd's algorithm.
+//! On a CPU Candle's forward pass is several times slower, and its gradients slower still: that of
+//! the input is a loop without matrix products. Here all three are dense products or Winograd's
+//! algorithm.
 
 use super::{contiguous_slice, cpu_slice, from_fast, to_fast};
 use crate::backward::deliver;
@@ -11,8 +12,8 @@ use vmf_kernels::conv::{Conv2d, ConvShape};
 
 /// Convolution of images with a kernel; the arguments are those of [`Tensor::conv2d`].
 ///
-/// In f32 on a CPU it is computed by the kernels of `vmf-kernels`, the same bit for bit on any number of threads; in other
-/// dtypes and on other devices by Candle.
+/// In f32 on a CPU it is computed by the kernels of `vmf-kernels`, the same bit for bit on any
+/// number of threads; in other dtypes and on other devices by Candle.
 ///
 /// # Shapes
 /// `xs` (N, C, H, W), `weight` (M, C / groups, kh, kw); output (N, M, H', W').
@@ -73,22 +74,15 @@ pub fn conv2d(
 
 /// Candle's convolution.
 pub(crate) fn candle_conv2d(xs: &Tensor, weight: &Tensor, shape: &ConvShape) -> Result<Tensor> {
-    let ConvShape {
-        padding,
-        stride,
-        dilation,
-        groups,
-        ..
-    } = *shape;
+    let ConvShape { padding, stride, dilation, groups, .. } = *shape;
     let unused = [0, 1].map(|axis| {
         let reach = dilation * (shape.kernel[axis] - 1) + 1;
-        (shape.input[axis] + 2 * padding)
-            .checked_sub(reach)
-            .map(|room| room % stride)
+        (shape.input[axis] + 2 * padding).checked_sub(reach).map(|room| room % stride)
     });
     let (xs, padding) = match unused {
-        // Pixels that no window reaches, differently many below than to the right, break Candle's gradient of a
-        // strided convolution. Without them it is the same convolution and the gradient is right.
+        // Pixels that no window reaches, differently many below than to the right, break Candle's
+        // gradient of a strided convolution. Without them it is the same convolution and
+        // the gradient is right.
         [Some(below), Some(right)] if below != right => {
             let xs = trim(xs, 2, padding, below)?;
             (trim(&xs, 3, padding, right)?, 0)
@@ -130,16 +124,10 @@ impl CustomOp2 for Convolution {
     ) -> Result<(CpuStorage, Shape)> {
         let shape = self.conv.shape();
         let mut y = vec![0f32; shape.output_len()];
-        let (x, w) = (
-            contiguous_slice(x, x_layout)?,
-            contiguous_slice(w, w_layout)?,
-        );
+        let (x, w) = (contiguous_slice(x, x_layout)?, contiguous_slice(w, w_layout)?);
         self.conv.forward(x, w, &mut y).map_err(Error::from)?;
         let [height, width] = shape.output();
-        Ok((
-            CpuStorage::F32(y),
-            (height, width, shape.batch, shape.out_channels).into(),
-        ))
+        Ok((CpuStorage::F32(y), (height, width, shape.batch, shape.out_channels).into()))
     }
 
     fn bwd(
@@ -156,17 +144,13 @@ impl CustomOp2 for Convolution {
         let mut dx = None;
         if self.needs_input_gradient {
             let mut values = vec![0f32; xs.len()];
-            self.conv
-                .input_gradient(dys, ws, &mut values)
-                .map_err(Error::from)?;
+            self.conv.input_gradient(dys, ws, &mut values).map_err(Error::from)?;
             dx = Some(Tensor::from_vec(values, x.shape(), &Device::Cpu)?);
         }
         let mut dw = None;
         if self.needs_weight_gradient {
             let mut values = vec![0f32; ws.len()];
-            self.conv
-                .weight_gradient(xs, dys, &mut values)
-                .map_err(Error::from)?;
+            self.conv.weight_gradient(xs, dys, &mut values).map_err(Error::from)?;
             dw = deliver(w, Tensor::from_vec(values, w.shape(), &Device::Cpu)?);
         }
         Ok((dx, dw))

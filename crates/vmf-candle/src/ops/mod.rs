@@ -43,11 +43,13 @@ pub(crate) fn cpu_slice<'a, T: WithDType>(
 
 /// Memory for a kernel to write its result to, with whatever it held before.
 ///
-/// `vec![0.0; len]` would clear it first, on one thread: in a training step of VGG16 that is 150 MB more to write.
+/// `vec![0.0; len]` would clear it first, on one thread: in a training step of VGG16 that is 150 MB
+/// more to write.
 ///
 /// # Safety
-/// Every element is written before it is read. That a kernel does so is what its tests see to when they hand it NaN. Until
-/// then the vector is less than its type promises, so it goes to the kernel and nowhere else.
+/// Every element is written before it is read. That a kernel does so is what its tests see to when
+/// they hand it NaN. Until then the vector is less than its type promises, so it goes to the kernel
+/// and nowhere else.
 pub(crate) unsafe fn unwritten(len: usize) -> Vec<f32> {
     let mut memory = Vec::with_capacity(len);
     // SAFETY: there is room for `len`, and the caller has them written.

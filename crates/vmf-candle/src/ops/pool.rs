@@ -1,8 +1,9 @@
 //! Pooling over images (N, C, H, W), with right gradients.
 //!
-//! Candle's own `max_pool2d` gives a unique maximum of a 2x2 window a quarter of its gradient, so a network with five
-//! pools sees its likelihood through a factor 4^-5. Here the whole gradient of a window goes to its maximum (the
-//! first, where several are equal, as in PyTorch), and windows may overlap.
+//! Candle's own `max_pool2d` gives a unique maximum of a 2x2 window a quarter of its gradient, so a
+//! network with five pools sees its likelihood through a factor 4^-5. Here the whole gradient of a
+//! window goes to its maximum (the first, where several are equal, as in PyTorch), and windows may
+//! overlap.
 
 use super::contiguous_slice;
 use crate::error::Error;
@@ -10,13 +11,14 @@ use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
 use vmf_kernels::pool::{Pool, PoolShape};
 
-/// Maximum over windows of `kernel x kernel` every `stride` pixels, with `padding` pixels on each side that never win.
+/// Maximum over windows of `kernel x kernel` every `stride` pixels, with `padding` pixels on each
+/// side that never win.
 pub fn max_pool2d(xs: &Tensor, kernel: usize, stride: usize, padding: usize) -> Result<Tensor> {
     pool(xs, Reduction::Max, kernel, stride, padding)
 }
 
-/// Mean over windows of `kernel x kernel` every `stride` pixels, with `padding` pixels on each side that count as zeros
-/// (PyTorch's `count_include_pad`).
+/// Mean over windows of `kernel x kernel` every `stride` pixels, with `padding` pixels on each side
+/// that count as zeros (PyTorch's `count_include_pad`).
 pub fn avg_pool2d(xs: &Tensor, kernel: usize, stride: usize, padding: usize) -> Result<Tensor> {
     pool(xs, Reduction::Mean, kernel, stride, padding)
 }
@@ -38,7 +40,8 @@ fn pool(
     padding: usize,
 ) -> Result<Tensor> {
     let (batch, channels, height, width) = xs.dims4()?;
-    // A window of padding alone would have no maximum: PyTorch asks for padding <= kernel / 2 for the same reason.
+    // A window of padding alone would have no maximum: PyTorch asks for padding <= kernel / 2 for
+    // the same reason.
     if kernel == 0 || stride == 0 || 2 * padding > kernel {
         Err(Error::Shape {
             what: "pooling".into(),
@@ -53,14 +56,8 @@ fn pool(
             reason: format!("a {kernel}x{kernel} window does not fit an image of {height}x{width}"),
         })?
     }
-    let shape = PoolShape {
-        batch,
-        channels,
-        input: [height, width],
-        window: [kernel; 2],
-        stride,
-        padding,
-    };
+    let shape =
+        PoolShape { batch, channels, input: [height, width], window: [kernel; 2], stride, padding };
     let is_fused = xs.device().is_cpu()
         && xs.dtype() == DType::F32
         && kernel * kernel <= LARGEST_WINDOW
@@ -100,18 +97,13 @@ impl CustomOp1 for FusedPool {
             Reduction::Mean => self.pool.average_forward(x, &mut y).map_err(Error::from)?,
             Reduction::Max => {
                 let mut winners = vec![0; y.len()];
-                self.pool
-                    .max_forward(x, &mut y, &mut winners)
-                    .map_err(Error::from)?;
+                self.pool.max_forward(x, &mut y, &mut winners).map_err(Error::from)?;
                 // A graph evaluates an op once; a second evaluation would find the same winners.
                 let _ = self.winners.set(winners);
             }
         }
         let [height, width] = shape.output();
-        Ok((
-            CpuStorage::F32(y),
-            (shape.batch, shape.channels, height, width).into(),
-        ))
+        Ok((CpuStorage::F32(y), (shape.batch, shape.channels, height, width).into()))
     }
 
     fn bwd(&self, _arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
@@ -129,11 +121,7 @@ impl CustomOp1 for PoolBackward {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let FusedPool {
-            reduction,
-            pool,
-            winners,
-        } = &self.0;
+        let FusedPool { reduction, pool, winners } = &self.0;
         let dy = contiguous_slice::<f32>(storage, layout)?;
         let shape = pool.shape();
         let mut dx = vec![0f32; shape.input_len()];
@@ -146,18 +134,16 @@ impl CustomOp1 for PoolBackward {
         }
         .map_err(Error::from)?;
         let [height, width] = shape.input;
-        Ok((
-            CpuStorage::F32(dx),
-            (shape.batch, shape.channels, height, width).into(),
-        ))
+        Ok((CpuStorage::F32(dx), (shape.batch, shape.channels, height, width).into()))
     }
 }
 
-/// The same from Candle's own operations, for any device and dtype: each of the `kernel^2` positions in a window is an
-/// image of its own, and the reduction is over these.
+/// The same from Candle's own operations, for any device and dtype: each of the `kernel^2`
+/// positions in a window is an image of its own, and the reduction is over these.
 fn pool_reference(xs: &Tensor, reduction: Reduction, shape: &PoolShape) -> Result<Tensor> {
     let (device, padding) = (xs.device(), shape.padding);
-    // Padding repeats the border pixel for a maximum, which it cannot change. For a mean it is a row of zeros.
+    // Padding repeats the border pixel for a maximum, which it cannot change. For a mean it is a
+    // row of zeros.
     let (xs, shift) = match reduction {
         Reduction::Max => (xs.clone(), padding),
         Reduction::Mean => {
@@ -222,10 +208,8 @@ mod tests {
                 let plain = Var::from_tensor(&values)?;
                 let fused = Var::from_tensor(&values.to_dtype(DType::F32)?)?;
                 let (plain_loss, fused_loss) = (loss(&plain)?, loss(&fused)?);
-                let (by_plain, by_fused) = (
-                    gradient(&plain, &plain_loss)?,
-                    gradient(&fused, &fused_loss)?,
-                );
+                let (by_plain, by_fused) =
+                    (gradient(&plain, &plain_loss)?, gradient(&fused, &fused_loss)?);
 
                 let values = values.flatten_all()?.to_vec1::<f64>()?;
                 for element in 0..values.len() {

@@ -1,7 +1,8 @@
-//! The variational unit on the CPU as one node of the graph: convolution, normalization, noise, ReLU and pooling.
+//! The variational unit on the CPU as one node of the graph: convolution, normalization, noise,
+//! ReLU and pooling.
 //!
-//! Candle's own convolution is some ten times slower here, and each further node costs two passes over its gradient.
-//! Tensors are in the layout (H, W, N, C), in single precision.
+//! Candle's own convolution is some ten times slower here, and each further node costs two passes
+//! over its gradient. Tensors are in the layout (H, W, N, C), in single precision.
 
 use super::bn_noise::{Activation, BatchStatistics, BnNoise, check_count, kernel_noise};
 use super::{contiguous_slice, cpu_slice, unwritten};
@@ -51,10 +52,7 @@ impl UnitArguments<'_> {
     /// Normalized by given statistics. The output is (H', W', N, M).
     pub(crate) fn by_given(&self, mean: &Tensor, var: &Tensor, op: &BnNoise) -> Result<Tensor> {
         let values = |tensor: &Tensor| tensor.detach().to_dtype(DType::F64)?.to_vec1();
-        let statistics = Statistics {
-            mean: values(mean)?,
-            var: values(var)?,
-        };
+        let statistics = Statistics { mean: values(mean)?, var: values(var)? };
         self.apply(op, Mode::Evaluate(statistics))
     }
 
@@ -76,7 +74,8 @@ impl UnitArguments<'_> {
             conv,
             pool: self.pool,
             mode,
-            // A tensor outside any graph is its own detached self. The images a network sees need no gradient.
+            // A tensor outside any graph is its own detached self. The images a network sees need
+            // no gradient.
             needs_input_gradient: self.xs.detach().id() != self.xs.id(),
         };
         let sigma = self.sigma.to_dtype(DType::F32)?.contiguous()?;
@@ -102,9 +101,8 @@ struct FusedUnit {
 
 impl FusedUnit {
     fn unit(&self) -> Result<Unit> {
-        let unit = Unit::new(self.conv)
-            .relu(self.op.activation == Activation::Relu)
-            .eps(self.op.eps);
+        let unit =
+            Unit::new(self.conv).relu(self.op.activation == Activation::Relu).eps(self.op.eps);
         Ok(match self.pool {
             Some(window) => unit.max_pool(window).map_err(Error::from)?,
             None => unit,
@@ -113,13 +111,11 @@ impl FusedUnit {
 
     fn noise<'a>(&self, sigma: &'a [f32]) -> Option<NoiseTerm<'a, f32>> {
         let elements = self.conv.shape().output_len();
-        self.op.noise.map(|noise| NoiseTerm {
-            noise: kernel_noise(noise, elements),
-            sigma,
-        })
+        self.op.noise.map(|noise| NoiseTerm { noise: kernel_noise(noise, elements), sigma })
     }
 
-    /// The gradients of a pass by given statistics: the convolution is computed again, since such a pass keeps nothing.
+    /// The gradients of a pass by given statistics: the convolution is computed again, since such a
+    /// pass keeps nothing.
     fn backward_eval(
         &self,
         statistics: &Statistics,
@@ -149,11 +145,7 @@ impl FusedUnit {
                 Some(gradient)
             }
         };
-        let saved = bn_noise::Saved {
-            u: &u,
-            y: &y,
-            statistics,
-        };
+        let saved = bn_noise::Saved { u: &u, y: &y, statistics };
         let mut du = vec![0.0; u.len()];
         let dy = unpooled.as_deref().unwrap_or(dy);
         let dsigma = bn_noise::backward_eval(&config, self.noise(sigma), saved, dy, &mut du)?;
@@ -179,33 +171,25 @@ impl CustomOp3 for FusedUnit {
         sigma: &CpuStorage,
         sigma_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (x, w) = (
-            contiguous_slice(x, x_layout)?,
-            contiguous_slice(w, w_layout)?,
-        );
+        let (x, w) = (contiguous_slice(x, x_layout)?, contiguous_slice(w, w_layout)?);
         let noise = self.noise(contiguous_slice(sigma, sigma_layout)?);
         let unit = self.unit()?;
         // SAFETY: both passes write all of y; after an error nobody reads it.
         let mut y = unsafe { unwritten(unit.output_len()) };
         match &self.mode {
             Mode::Evaluate(statistics) => {
-                unit.forward_eval(noise, statistics, x, w, &mut y)
-                    .map_err(Error::from)?;
+                unit.forward_eval(noise, statistics, x, w, &mut y).map_err(Error::from)?;
             }
             Mode::Train(kept) => {
                 let mut fresh = Kept::default();
-                unit.forward_train(noise, x, w, &mut y, &mut fresh)
-                    .map_err(Error::from)?;
+                unit.forward_train(noise, x, w, &mut y, &mut fresh).map_err(Error::from)?;
                 // A graph evaluates an op once; a second evaluation would find the same.
                 let _ = kept.set(fresh);
             }
         }
         let [height, width] = unit.output();
         let shape = self.conv.shape();
-        Ok((
-            CpuStorage::F32(y),
-            (height, width, shape.batch, shape.out_channels).into(),
-        ))
+        Ok((CpuStorage::F32(y), (height, width, shape.batch, shape.out_channels).into()))
     }
 
     fn bwd(
@@ -220,15 +204,13 @@ impl CustomOp3 for FusedUnit {
         let storages = [x, w, sigma, y, &gradient].map(Tensor::storage_and_layout);
         let [xs, ws, sigmas, ys, dys] = [0, 1, 2, 3, 4].map(|i| cpu_slice::<f32>(&storages[i]));
         let (xs, ws, sigmas, ys, dys) = (xs?, ws?, sigmas?, ys?, dys?);
-        // SAFETY: the backward pass writes all of what it is asked for; after an error nobody reads it.
+        // SAFETY: the backward pass writes all of what it is asked for; after an error nobody reads
+        // it.
         let (mut dw, mut dx) = unsafe {
             let dx = self.needs_input_gradient.then(|| unwritten(xs.len()));
             (unwritten(ws.len()), dx)
         };
-        let gradients = Gradients {
-            dx: dx.as_deref_mut(),
-            dw: &mut dw,
-        };
+        let gradients = Gradients { dx: dx.as_deref_mut(), dw: &mut dw };
         let dsigma = match &self.mode {
             Mode::Evaluate(statistics) => {
                 self.backward_eval(statistics, [xs, ws, sigmas, dys], gradients)
@@ -237,21 +219,14 @@ impl CustomOp3 for FusedUnit {
                 let Some(kept) = kept.get() else {
                     candle_core::bail!("the unit's backward pass came before its forward pass")
                 };
-                let saved = Saved {
-                    x: xs,
-                    w: ws,
-                    y: ys,
-                    kept,
-                };
-                self.unit()?
-                    .backward(self.noise(sigmas), saved, dys, gradients)
+                let saved = Saved { x: xs, w: ws, y: ys, kept };
+                self.unit()?.backward(self.noise(sigmas), saved, dys, gradients)
             }
         };
         let mut dsigma = dsigma.map_err(Error::from)?;
         dsigma.resize(sigmas.len(), 0.0);
         Ok((
-            dx.map(|dx| Tensor::from_vec(dx, x.shape(), &Device::Cpu))
-                .transpose()?,
+            dx.map(|dx| Tensor::from_vec(dx, x.shape(), &Device::Cpu)).transpose()?,
             deliver(w, Tensor::from_vec(dw, w.shape(), &Device::Cpu)?),
             Some(Tensor::from_vec(dsigma, sigma.shape(), &Device::Cpu)?),
         ))

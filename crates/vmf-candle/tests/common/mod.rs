@@ -61,8 +61,8 @@ pub fn numeric_gradient(var: &Var, loss: &dyn Fn() -> Result<Tensor>) -> Result<
     Ok(gradient)
 }
 
-/// A small VGG: each number is a unit of that many channels, 0 is a pooling; the head is linear. Its tensors have
-/// torchvision's names.
+/// A small VGG: each number is a unit of that many channels, 0 is a pooling; the head is linear.
+/// Its tensors have torchvision's names.
 pub fn small_vgg(plan: &[usize], posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
     let mut model = Sequential::new();
     let (mut channels, mut index) = (3, 0);
@@ -71,19 +71,14 @@ pub fn small_vgg(plan: &[usize], posterior: &Posterior, vb: VarBuilder) -> Resul
             model = model.add_plain(|xs: &Tensor| max_pool2d(xs, 2, 2, 0));
             index += 1;
         } else {
-            let config = VmfConfig::default()
-                .relu()
-                .norm_at((index + 1).to_string())
-                .padding(1);
+            let config = VmfConfig::default().relu().norm_at((index + 1).to_string()).padding(1);
             let vb = vb.pp(format!("features.{index}"));
             model = model.add(vmf_conv2d(channels, width, 3, config, posterior, vb)?);
             (channels, index) = (width, index + 3);
         }
     }
     let head = candle_nn::linear(channels, 10, vb.pp("classifier"))?;
-    Ok(model
-        .add_plain(|xs: &Tensor| xs.mean((2, 3)))
-        .add_plain(head))
+    Ok(model.add_plain(|xs: &Tensor| xs.mean((2, 3))).add_plain(head))
 }
 
 pub const PLAN: [usize; 5] = [8, 0, 16, 16, 0];
@@ -100,11 +95,7 @@ impl Model {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, seed, DType::F32, &Device::Cpu);
         let network = small_vgg(&PLAN, &posterior, vb)?;
-        Ok(Self {
-            vars,
-            posterior,
-            network,
-        })
+        Ok(Self { vars, posterior, network })
     }
 }
 
@@ -114,7 +105,8 @@ impl Forward for Model {
     }
 }
 
-/// A batch of images with ten classes that can be told apart: a class has a direction of colour and a frequency.
+/// A batch of images with ten classes that can be told apart: a class has a direction of colour and
+/// a frequency.
 pub fn images(count: usize, first: usize) -> Result<(Tensor, Tensor)> {
     let mut pixels = Vec::with_capacity(count * 3 * 64);
     let mut labels = Vec::with_capacity(count);

@@ -7,15 +7,16 @@
 //! ```
 //!
 //! The `P_k` are the Debye polynomials after taking the logarithm of their sum. They are stored as
-//! `P_k(w) = P_k(1) - q^2 S_k(w)`: the constants `-P_k(1)` are Stirling's (`1/12, -1/360, ..`), and what is left
-//! vanishes with `x`, which keeps the Kullback-Leibler divergence accurate down to the smallest concentrations.
+//! `P_k(w) = P_k(1) - q^2 S_k(w)`: the constants `-P_k(1)` are Stirling's (`1/12, -1/360, ..`), and
+//! what is left vanishes with `x`, which keeps the Kullback-Leibler divergence accurate down to the
+//! smallest concentrations.
 //!
-//! Ten terms leave a relative error below 1e-16 at `nu = 31` (`D = 64`), uniformly in `x`; smaller orders are
-//! reached from there by [`Raised`].
+//! Ten terms leave a relative error below 1e-16 at `nu = 31` (`D = 64`), uniformly in `x`; smaller
+//! orders are reached from there by [`Raised`].
 //!
 //! # Source
-//! DLMF 10.41.10 for the polynomials `U_k(p)`; `sum_k P_k(p^2) p^k / nu^k = ln sum_k U_k(p) / nu^k`, and
-//! `U_(k+1)(p) = p^2 (1 - p^2) U_k'(p) / 2 + (1/8) int_0^p (1 - 5 t^2) U_k(t) dt`.
+//! DLMF 10.41.10 for the polynomials `U_k(p)`; `sum_k P_k(p^2) p^k / nu^k = ln sum_k U_k(p) /
+//! nu^k`, and `U_(k+1)(p) = p^2 (1 - p^2) U_k'(p) / 2 + (1/8) int_0^p (1 - 5 t^2) U_k(t) dt`.
 
 use std::f64::consts::PI;
 
@@ -24,14 +25,10 @@ use super::ratio;
 /// The smallest order at which ten terms suffice.
 const SMALLEST_ORDER: f64 = 31.0;
 
-/// Stirling's coefficients of `1/x, 1/x^3, 1/x^5, ..` in `ln Gamma(x)`, equal to `-P_k(1)` for odd `k`.
-pub(crate) const STIRLING: [f64; 5] = [
-    1.0 / 12.0,
-    -1.0 / 360.0,
-    1.0 / 1260.0,
-    -1.0 / 1680.0,
-    1.0 / 1188.0,
-];
+/// Stirling's coefficients of `1/x, 1/x^3, 1/x^5, ..` in `ln Gamma(x)`, equal to `-P_k(1)` for odd
+/// `k`.
+pub(crate) const STIRLING: [f64; 5] =
+    [1.0 / 12.0, -1.0 / 360.0, 1.0 / 1260.0, -1.0 / 1680.0, 1.0 / 1188.0];
 
 /// `S_k(w)`, `k = 1 .. 10`, lowest power first.
 #[rustfmt::skip]
@@ -58,15 +55,12 @@ pub(super) fn log_i(nu: f64, x: f64) -> f64 {
 pub(crate) fn series(nu: f64, x: f64) -> f64 {
     let h = nu.hypot(x);
     let inverse = 1.0 / h;
-    let stirling = STIRLING
-        .iter()
-        .rev()
-        .fold(0.0, |sum, c| sum * inverse * inverse + c)
-        * inverse;
+    let stirling = STIRLING.iter().rev().fold(0.0, |sum, c| sum * inverse * inverse + c) * inverse;
     vanishing(nu, x) - stirling
 }
 
-/// `sum_k P_k(w) / h^k - P_k(1) / nu^k`: the series less its value at `x = 0`, without subtracting the two.
+/// `sum_k P_k(w) / h^k - P_k(1) / nu^k`: the series less its value at `x = 0`, without subtracting
+/// the two.
 pub(crate) fn series_from_zero(nu: f64, x: f64) -> f64 {
     let h = nu.hypot(x);
     let p = nu / h;
@@ -108,10 +102,7 @@ pub(crate) fn in_range(nu: f64) -> bool {
 /// The smallest `nu + m >= 31`.
 pub(crate) fn raise(nu: f64) -> Raised {
     let steps = (SMALLEST_ORDER - nu).ceil().max(0.0);
-    Raised {
-        order: nu + steps,
-        steps: steps as u32,
-    }
+    Raised { order: nu + steps, steps: steps as u32 }
 }
 
 impl Raised {

@@ -1,9 +1,11 @@
 //! Modified Bessel functions of the first kind at the orders that high-dimensional spheres need.
 //!
-//! On the sphere in `D` dimensions the order is `nu = D/2 - 1`, so a layer with 4,608 inputs asks for
-//! `I_2303`. There `I_nu` itself underflows and overflows; its logarithm and the ratio of neighbours do not.
+//! On the sphere in `D` dimensions the order is `nu = D/2 - 1`, so a layer with 4,608 inputs asks
+//! for `I_2303`. There `I_nu` itself underflows and overflows; its logarithm and the ratio of
+//! neighbours do not.
 //!
-//! Three pieces, each without cancellation, cover every order `nu >= 0` and every argument `x >= 0`:
+//! Three pieces, each without cancellation, cover every order `nu >= 0` and every argument `x >=
+//! 0`:
 //!
 //! | piece | formula | used for |
 //! |---|---|---|

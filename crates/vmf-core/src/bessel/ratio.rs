@@ -16,12 +16,13 @@
 /// ```
 ///
 /// are quotients of positive numbers that keep their digits where `1 - A` and
-/// `1 - A^2 - (2v - 1) A / x` would lose them (six digits at `D = 10^6`). The fraction is evaluated from
-/// the back with a fixed number of terms: the cost depends on neither the order nor the argument, and the result
-/// is one analytic function of `x`.
+/// `1 - A^2 - (2v - 1) A / x` would lose them (six digits at `D = 10^6`). The fraction is evaluated
+/// from the back with a fixed number of terms: the cost depends on neither the order nor the
+/// argument, and the result is one analytic function of `x`.
 ///
 /// # Source
-/// W. Gautschi and J. Slavik, *On the computation of modified Bessel function ratios*, Math. Comp. 32 (1978).
+/// W. Gautschi and J. Slavik, *On the computation of modified Bessel function ratios*, Math. Comp.
+/// 32 (1978).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     /// `A`, in `[0, 1]`.
@@ -44,20 +45,12 @@ impl Ratio {
     /// ```
     pub fn new(nu: f64, x: f64) -> Self {
         if nu.is_nan() || x.is_nan() || nu < 0.0 || x < 0.0 {
-            return Self {
-                a: f64::NAN,
-                one_minus_a: f64::NAN,
-                derivative: f64::NAN,
-            };
+            return Self { a: f64::NAN, one_minus_a: f64::NAN, derivative: f64::NAN };
         }
         if x > FAR {
             // A = 1 - (v - 1/2) / x to working precision
             let one_minus_a = (nu + 0.5) / x;
-            return Self {
-                a: 1.0,
-                one_minus_a,
-                derivative: one_minus_a / x,
-            };
+            return Self { a: 1.0, one_minus_a, derivative: one_minus_a / x };
         }
         let twice_v = 2.0 * nu + 2.0;
         let (t, slope) = tail::<true>(twice_v, x);
@@ -75,7 +68,8 @@ impl Ratio {
     }
 }
 
-/// `A` alone, for whoever does not need its complement and derivative: half the work of [`Ratio::new`].
+/// `A` alone, for whoever does not need its complement and derivative: half the work of
+/// [`Ratio::new`].
 pub fn ratio(nu: f64, x: f64) -> f64 {
     if !(nu >= 0.0 && (0.0..=FAR).contains(&x)) {
         return Ratio::new(nu, x).a;
@@ -85,14 +79,15 @@ pub fn ratio(nu: f64, x: f64) -> f64 {
     x / (twice_v + x - t)
 }
 
-/// Beyond this argument two terms of the expansion in `1/x` are exact, for any order below 10^100, and products with
-/// `x` could overflow.
+/// Beyond this argument two terms of the expansion in `1/x` are exact, for any order below 10^100,
+/// and products with `x` could overflow.
 const FAR: f64 = 1e200;
 
 /// `t_1` and, if asked for, `t_1'`.
 #[inline(always)]
 fn tail<const SLOPE: bool>(twice_v: f64, x: f64) -> (f64, f64) {
-    // Terms that reach rounding error at every argument, found by comparison with 60-digit arithmetic.
+    // Terms that reach rounding error at every argument, found by comparison with 60-digit
+    // arithmetic.
     let terms = if twice_v < 32.0 { 48 } else { 26 };
     // The far end behaves like the fixed point of its own recurrence; starting there saves terms.
     let (a_k, b_k) = coefficients(twice_v, terms + 1);

@@ -44,10 +44,7 @@ enum Spacing {
 impl Default for Binning {
     /// [`DEFAULT_BINS`] bins of equal width.
     fn default() -> Self {
-        Self {
-            spacing: Spacing::EqualWidth,
-            bins: DEFAULT_BINS,
-        }
+        Self { spacing: Spacing::EqualWidth, bins: DEFAULT_BINS }
     }
 }
 
@@ -83,17 +80,12 @@ impl Binning {
     /// The `bins + 1` edges, from 0 to 1.
     fn edges(self, confidences: &[f64]) -> Vec<f64> {
         match self.spacing {
-            Spacing::EqualWidth => (0..=self.bins)
-                .map(|m| m as f64 / self.bins as f64)
-                .collect(),
+            Spacing::EqualWidth => (0..=self.bins).map(|m| m as f64 / self.bins as f64).collect(),
             Spacing::EqualMass => {
                 let mut sorted = confidences.to_vec();
                 sorted.sort_unstable_by(f64::total_cmp);
                 let inner = (1..self.bins).map(|m| quantile(&sorted, m, self.bins));
-                std::iter::once(0.0)
-                    .chain(inner)
-                    .chain(std::iter::once(1.0))
-                    .collect()
+                std::iter::once(0.0).chain(inner).chain(std::iter::once(1.0)).collect()
             }
         }
     }
@@ -273,19 +265,14 @@ impl<T: Copy + Into<f64>> Predictions<'_, T> {
         binning: Binning,
     ) -> Result<Reliability, MetricsError> {
         if class >= self.classes() {
-            return Err(MetricsError::NoSuchClass {
-                class,
-                classes: self.classes(),
-            });
+            return Err(MetricsError::NoSuchClass { class, classes: self.classes() });
         }
         Ok(self.one_against_rest(class, binning))
     }
 
     fn one_against_rest(&self, class: usize, binning: Binning) -> Reliability {
-        let (probabilities, is_class): (Vec<f64>, Vec<bool>) = self
-            .labelled()
-            .map(|(row, label)| (row[class].into(), label == class))
-            .unzip();
+        let (probabilities, is_class): (Vec<f64>, Vec<bool>) =
+            self.labelled().map(|(row, label)| (row[class].into(), label == class)).unzip();
         Reliability::group(&probabilities, &is_class, binning)
     }
 
@@ -328,10 +315,7 @@ impl<T: Copy + Into<f64>> Predictions<'_, T> {
     /// bins are those of scikit-learn's `calibration_curve(strategy="quantile")`. It is not
     /// the class-wise ACE of Nixon et al. (2019).
     pub fn adaptive_ece(&self) -> f64 {
-        let binning = Binning {
-            spacing: Spacing::EqualMass,
-            bins: DEFAULT_BINS,
-        };
+        let binning = Binning { spacing: Spacing::EqualMass, bins: DEFAULT_BINS };
         self.reliability(binning).ece()
     }
 

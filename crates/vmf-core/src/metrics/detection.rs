@@ -49,26 +49,17 @@ impl Detection {
     /// If the slices differ in length, a score is NaN, or one of the groups is empty.
     pub fn new<T: Copy + Into<f64>>(scores: &[T], positive: &[bool]) -> Result<Self, MetricsError> {
         if scores.len() != positive.len() {
-            return Err(MetricsError::LengthMismatch {
-                left: scores.len(),
-                right: positive.len(),
-            });
+            return Err(MetricsError::LengthMismatch { left: scores.len(), right: positive.len() });
         }
-        let mut ranked: Vec<(f64, bool)> = scores
-            .iter()
-            .map(|&score| score.into())
-            .zip(positive.iter().copied())
-            .collect();
+        let mut ranked: Vec<(f64, bool)> =
+            scores.iter().map(|&score| score.into()).zip(positive.iter().copied()).collect();
         if let Some(index) = ranked.iter().position(|(score, _)| score.is_nan()) {
             return Err(MetricsError::NanScore { index });
         }
         let positives = positive.iter().filter(|&&positive| positive).count();
         let negatives = positive.len() - positives;
         if positives == 0 || negatives == 0 {
-            return Err(MetricsError::OneSided {
-                positives,
-                negatives,
-            });
+            return Err(MetricsError::OneSided { positives, negatives });
         }
 
         ranked.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
@@ -78,17 +69,9 @@ impl Detection {
             let hits = tied.iter().filter(|(_, positive)| *positive).count();
             true_positives += hits;
             false_positives += tied.len() - hits;
-            curve.push(OperatingPoint {
-                threshold: tied[0].0,
-                true_positives,
-                false_positives,
-            });
+            curve.push(OperatingPoint { threshold: tied[0].0, true_positives, false_positives });
         }
-        Ok(Self {
-            curve,
-            positives,
-            negatives,
-        })
+        Ok(Self { curve, positives, negatives })
     }
 
     /// Number of positives.

@@ -32,8 +32,8 @@ pub const SUM_TOLERANCE: f64 = 1e-4;
 /// - `K = 1` is allowed: the one class has probability one, and every error is zero.
 /// - NaN, infinite or negative probabilities, and rows that do not sum to one within
 ///   [`SUM_TOLERANCE`], are errors that name the row.
-/// - When several classes share the largest probability, the first of them is the prediction
-///   (the rule of `numpy.argmax`).
+/// - When several classes share the largest probability, the first of them is the prediction (the
+///   rule of `numpy.argmax`).
 ///
 /// # Example
 /// ```
@@ -75,11 +75,7 @@ impl<'a, T: Copy + Into<f64>> Predictions<'a, T> {
         check_shape(probabilities.len(), labels.len(), classes)?;
         let labels = check_labels(labels, classes)?;
         check_probabilities(probabilities, classes)?;
-        Ok(Self {
-            probabilities,
-            labels,
-            classes,
-        })
+        Ok(Self { probabilities, labels, classes })
     }
 
     /// Number of examples, `N`. Never zero.
@@ -131,11 +127,7 @@ pub(super) fn check_shape(values: usize, rows: usize, classes: usize) -> Result<
         return Err(MetricsError::NoClasses);
     }
     if rows.checked_mul(classes) != Some(values) {
-        return Err(MetricsError::Shape {
-            values,
-            rows,
-            classes,
-        });
+        return Err(MetricsError::Shape { values, rows, classes });
     }
     if rows == 0 {
         return Err(MetricsError::Empty);
@@ -149,13 +141,11 @@ where
 {
     let checked = labels.iter().enumerate().map(|(row, &label)| {
         let class: Option<usize> = label.try_into().ok();
-        class
-            .filter(|&class| class < classes)
-            .ok_or_else(|| MetricsError::Label {
-                row,
-                label: label.to_string(),
-                classes,
-            })
+        class.filter(|&class| class < classes).ok_or_else(|| MetricsError::Label {
+            row,
+            label: label.to_string(),
+            classes,
+        })
     });
     checked.collect()
 }

@@ -46,10 +46,8 @@ impl<T: Copy + Into<f64>> Predictions<'_, T> {
     /// scikit-learn's `log_loss` clips so, with `floor` the machine epsilon of its input
     /// (`f64::EPSILON` or `f32::EPSILON`). A floor that is negative or NaN clips nothing.
     pub fn nll_with_floor(&self, floor: f64) -> f64 {
-        let total: f64 = self
-            .labelled()
-            .map(|(row, label)| -row[label].into().max(floor).ln())
-            .sum();
+        let total: f64 =
+            self.labelled().map(|(row, label)| -row[label].into().max(floor).ln()).sum();
         // A sum of -0.0 (every true class certain) would print as "-0".
         total / self.len() as f64 + 0.0
     }

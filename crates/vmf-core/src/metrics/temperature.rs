@@ -46,11 +46,7 @@ impl Temperature {
     /// # Errors
     /// If `value` is negative or NaN.
     pub fn new(value: f64) -> Result<Self, MetricsError> {
-        if value >= 0.0 {
-            Ok(Self(value))
-        } else {
-            Err(MetricsError::Temperature { value })
-        }
+        if value >= 0.0 { Ok(Self(value)) } else { Err(MetricsError::Temperature { value }) }
     }
 
     /// The value of `T`.
@@ -166,9 +162,7 @@ fn check_logits<T: Copy + Into<f64>>(logits: &[T], classes: usize) -> Result<(),
 
 fn log_probabilities<T: Copy + Into<f64>>(predictions: &Predictions<'_, T>) -> Vec<f64> {
     let values = predictions.rows().flatten();
-    values
-        .map(|&p| p.into().max(PROBABILITY_FLOOR).ln())
-        .collect()
+    values.map(|&p| p.into().max(PROBABILITY_FLOOR).ln()).collect()
 }
 
 fn subtract_maximum(row: &mut [f64]) {
@@ -193,12 +187,7 @@ impl<'a> Objective<'a> {
         if scale > 0.0 {
             logits.iter_mut().for_each(|d| *d /= scale);
         }
-        Self {
-            deficits: logits,
-            scale,
-            labels,
-            classes,
-        }
+        Self { deficits: logits, scale, labels, classes }
     }
 
     fn fit(&self) -> TemperatureFit {
@@ -221,11 +210,8 @@ impl<'a> Objective<'a> {
 
     /// `1/N sum_i [ln sum_k exp(d_ik / T) - d_iy / T]`
     fn nll(&self, temperature: Temperature) -> f64 {
-        let scaled = Temperature(if self.scale > 0.0 {
-            temperature.0 / self.scale
-        } else {
-            temperature.0
-        });
+        let scaled =
+            Temperature(if self.scale > 0.0 { temperature.0 / self.scale } else { temperature.0 });
         let total: f64 = self
             .rows()
             .map(|(row, label)| {
@@ -295,11 +281,7 @@ impl<'a> Objective<'a> {
                 high = b;
             }
             let newton = b - step;
-            b = if low < newton && newton < high {
-                newton
-            } else {
-                0.5 * (low + high)
-            };
+            b = if low < newton && newton < high { newton } else { 0.5 * (low + high) };
         }
         b
     }

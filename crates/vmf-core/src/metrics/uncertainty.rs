@@ -25,9 +25,7 @@ impl<T: Copy + Into<f64>> Predictions<'_, T> {
     /// # Ok::<(), vmf_core::metrics::MetricsError>(())
     /// ```
     pub fn entropy(&self) -> Vec<f64> {
-        self.rows()
-            .map(|row| entropy(row.iter().map(|&p| p.into())))
-            .collect()
+        self.rows().map(|row| entropy(row.iter().map(|&p| p.into()))).collect()
     }
 }
 
@@ -86,22 +84,14 @@ impl<'a, T: Copy + Into<f64>> MonteCarlo<'a, T> {
         match block {
             Some(block) if block > 0 && values.is_multiple_of(block) => {}
             _ => {
-                return Err(MetricsError::Samples {
-                    values,
-                    samples,
-                    classes,
-                });
+                return Err(MetricsError::Samples { values, samples, classes });
             }
         }
         if values == 0 {
             return Err(MetricsError::Empty);
         }
         check_probabilities(probabilities, classes)?;
-        Ok(Self {
-            probabilities,
-            samples,
-            classes,
-        })
+        Ok(Self { probabilities, samples, classes })
     }
 
     /// Number of samples, `S`.
@@ -164,9 +154,7 @@ impl<'a, T: Copy + Into<f64>> MonteCarlo<'a, T> {
 /// `-sum_k p_k ln p_k` with `0 ln 0 = 0`.
 fn entropy(row: impl Iterator<Item = f64>) -> f64 {
     // A probability a rounding error above one must not make the entropy negative.
-    row.map(|p| if p > 0.0 { -p * p.ln() } else { 0.0 })
-        .sum::<f64>()
-        .max(0.0)
+    row.map(|p| if p > 0.0 { -p * p.ln() } else { 0.0 }).sum::<f64>().max(0.0)
 }
 
 /// `sum_k p_k ln(p_k / q_k) - (p_k - q_k)`, every term of which is at least zero.
@@ -180,11 +168,7 @@ fn divergence(row: impl Iterator<Item = f64>, mean: &[f64]) -> f64 {
                 return q;
             }
             let deviation = (p - q) / q;
-            let log_ratio = if deviation.abs() < 0.5 {
-                deviation.ln_1p()
-            } else {
-                (p / q).ln()
-            };
+            let log_ratio = if deviation.abs() < 0.5 { deviation.ln_1p() } else { (p / q).ln() };
             (p * log_ratio - (p - q)).max(0.0)
         })
         .sum()

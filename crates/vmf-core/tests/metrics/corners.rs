@@ -18,10 +18,7 @@ fn predictions_that_are_none_are_refused_with_the_place_of_the_fault() {
     assert_eq!(refused(&[], &[], 3), MetricsError::Empty);
     assert_eq!(refused(&[], &[], 0), MetricsError::NoClasses);
     let shape = refused(&[0.5, 0.5, 1.0], &[0, 1], 2);
-    assert_eq!(
-        shape.to_string(),
-        "3 values do not fill 2 rows of 2 classes (2 x 2)"
-    );
+    assert_eq!(shape.to_string(), "3 values do not fill 2 rows of 2 classes (2 x 2)");
     let label = refused(&[0.5, 0.5, 0.5, 0.5], &[1, 2], 2);
     assert_eq!(label.to_string(), "row 1: label 2 is outside 0..2");
     let negative = refused(&[0.5, 0.5], &[-1], 2);
@@ -29,11 +26,7 @@ fn predictions_that_are_none_are_refused_with_the_place_of_the_fault() {
 
     for bad in [f64::NAN, f64::INFINITY, -1e-9, 1.01] {
         match refused(&[0.5, 0.5, 0.0, bad], &[0, 0], 2) {
-            MetricsError::NotAProbability {
-                row: 1,
-                class: 1,
-                value,
-            } => {
+            MetricsError::NotAProbability { row: 1, class: 1, value } => {
                 assert_eq!(value.to_bits(), bad.to_bits());
             }
             other => panic!("{bad}: {other}"),
@@ -75,10 +68,7 @@ fn one_class_is_always_right() {
         assert_eq!(zero.to_bits(), 0.0_f64.to_bits());
     }
     assert_eq!(p.accuracy(), 1.0);
-    assert_eq!(
-        Temperature::fit_probabilities(&p).temperature,
-        Temperature::ONE
-    );
+    assert_eq!(Temperature::fit_probabilities(&p).temperature, Temperature::ONE);
 }
 
 #[test]
@@ -110,10 +100,7 @@ fn bins_are_closed_on_the_right_and_the_first_holds_zero() {
     assert_eq!(counts, [2, 2, 0, 1]);
     let empty = diagram.bins()[2];
     assert_eq!((empty.lower, empty.upper), (0.5, 0.75));
-    assert_eq!(
-        (empty.confidence(), empty.accuracy(), empty.gap()),
-        (None, None, None)
-    );
+    assert_eq!((empty.confidence(), empty.accuracy(), empty.gap()), (None, None, None));
 }
 
 #[test]
@@ -133,10 +120,7 @@ fn bins_of_equal_mass_split_evenly_and_keep_ties_together() {
         let diagram = Reliability::new(confidences, &happened, binning).expect("valid");
         diagram.bins().iter().map(|bin| bin.count).collect()
     };
-    assert_eq!(
-        counts(&[0.8, 0.1, 0.2, 0.7, 0.3, 0.6, 0.4, 0.5]),
-        [2, 2, 2, 2]
-    );
+    assert_eq!(counts(&[0.8, 0.1, 0.2, 0.7, 0.3, 0.6, 0.4, 0.5]), [2, 2, 2, 2]);
     assert_eq!(counts(&[0.9; 5]), [5, 0, 0, 0]);
     // Sorted, the quartiles are 0.1, 0.9 and 0.9: the bin between the last two is empty.
     assert_eq!(counts(&[0.1, 0.9, 0.1, 0.9, 0.9]), [2, 3, 0, 0]);
@@ -146,15 +130,9 @@ fn bins_of_equal_mass_split_evenly_and_keep_ties_together() {
 #[test]
 fn a_reliability_diagram_of_nothing_or_nonsense_is_refused() {
     let binning = Binning::default();
-    assert_eq!(
-        Reliability::new(&[], &[], binning),
-        Err(MetricsError::Empty)
-    );
+    assert_eq!(Reliability::new(&[], &[], binning), Err(MetricsError::Empty));
     let unpaired = Reliability::new(&[0.5], &[], binning).unwrap_err();
-    assert!(matches!(
-        unpaired,
-        MetricsError::LengthMismatch { left: 1, right: 0 }
-    ));
+    assert!(matches!(unpaired, MetricsError::LengthMismatch { left: 1, right: 0 }));
     for bad in [f64::NAN, -0.1, 1.1] {
         let error = Reliability::new(&[0.5, bad], &[true, true], binning).unwrap_err();
         assert!(matches!(error, MetricsError::Confidence { index: 1, .. }));
@@ -174,19 +152,9 @@ fn samples_that_do_not_divide_are_refused() {
         assert!(matches!(error, MetricsError::Samples { values: 2, .. }));
     }
     let none: [f64; 0] = [];
-    assert_eq!(
-        MonteCarlo::new(&none, 1, 2).unwrap_err(),
-        MetricsError::Empty
-    );
+    assert_eq!(MonteCarlo::new(&none, 1, 2).unwrap_err(), MetricsError::Empty);
     let nan = MonteCarlo::new(&[0.5, 0.5, 0.5, f64::NAN], 2, 2).unwrap_err();
-    assert!(matches!(
-        nan,
-        MetricsError::NotAProbability {
-            row: 1,
-            class: 1,
-            ..
-        }
-    ));
+    assert!(matches!(nan, MetricsError::NotAProbability { row: 1, class: 1, .. }));
 }
 
 #[test]
@@ -194,9 +162,7 @@ fn mutual_information_keeps_its_digits_when_samples_nearly_agree() {
     // p = q +- d: I = d^2 / (2 q (1 - q)) + O(d^4), below the last digit of either entropy.
     let (high, low) = (0.3 + 1e-9, 0.3 - 1e-9);
     let samples = [high, 1.0 - high, low, 1.0 - low];
-    let u = MonteCarlo::new(&samples, 2, 2)
-        .expect("valid")
-        .uncertainty();
+    let u = MonteCarlo::new(&samples, 2, 2).expect("valid").uncertainty();
     let d = (high - low) / 2.0;
     let expected = d * d / (2.0 * 0.3 * 0.7);
     assert_close("I", u.mutual_information[0] / expected, 1.0, 1e-6);
@@ -205,13 +171,9 @@ fn mutual_information_keeps_its_digits_when_samples_nearly_agree() {
 #[test]
 fn mutual_information_survives_extreme_probabilities() {
     let tiny = 5e-324; // half of it, a mean of two samples, is zero
-    let samples = [
-        [[tiny, 1.0], [0.0, 1.0], [tiny, 1.0]],
-        [[1e-200, 1.0], [1.0, 0.0], [0.0, 1.0]],
-    ];
-    let u = MonteCarlo::new(samples.as_flattened().as_flattened(), 2, 2)
-        .expect("valid")
-        .uncertainty();
+    let samples = [[[tiny, 1.0], [0.0, 1.0], [tiny, 1.0]], [[1e-200, 1.0], [1.0, 0.0], [0.0, 1.0]]];
+    let u =
+        MonteCarlo::new(samples.as_flattened().as_flattened(), 2, 2).expect("valid").uncertainty();
     let ln2 = std::f64::consts::LN_2;
     // The first pair differs in a mass of 1e-200 only, which one has and the other has not.
     let faint = u.mutual_information[0] / (1e-200 * ln2 / 2.0);
@@ -223,13 +185,7 @@ fn mutual_information_survives_extreme_probabilities() {
 #[test]
 fn detection_needs_two_groups_and_ordered_scores() {
     let one_sided = Detection::new(&[0.1, 0.2], &[true, true]).unwrap_err();
-    assert_eq!(
-        one_sided,
-        MetricsError::OneSided {
-            positives: 2,
-            negatives: 0
-        }
-    );
+    assert_eq!(one_sided, MetricsError::OneSided { positives: 2, negatives: 0 });
     let none: [f64; 0] = [];
     assert!(Detection::new(&none, &[]).is_err());
     assert!(Detection::new(&[1.0], &[true, false]).is_err());
@@ -283,10 +239,7 @@ fn misleading_logits_have_temperature_infinity() {
 fn constant_logits_keep_temperature_one() {
     let fit = Temperature::fit_logits(&[3.0, 3.0, -1.0, -1.0], &[1, 0], 2).expect("valid");
     assert_eq!(fit.temperature, Temperature::ONE);
-    assert_eq!(
-        (fit.nll_before, fit.nll_after),
-        (2.0_f64.ln(), 2.0_f64.ln())
-    );
+    assert_eq!((fit.nll_before, fit.nll_after), (2.0_f64.ln(), 2.0_f64.ln()));
 }
 
 #[test]
@@ -329,14 +282,7 @@ fn a_true_class_of_probability_zero_is_read_as_an_underflow() {
 fn logits_and_temperatures_that_are_none_are_refused() {
     for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX] {
         let error = Temperature::fit_logits(&[0.0, 1.0, bad, 0.0], &[0, 1], 2).unwrap_err();
-        assert!(matches!(
-            error,
-            MetricsError::Logit {
-                row: 1,
-                class: 0,
-                ..
-            }
-        ));
+        assert!(matches!(error, MetricsError::Logit { row: 1, class: 0, .. }));
         assert!(Temperature::ONE.softmax(&[bad, 0.0], 2).is_err());
     }
     let none: [f64; 0] = [];

@@ -19,21 +19,17 @@ fn logits_and_labels() -> impl Strategy<Value = (Vec<f64>, Vec<usize>, usize)> {
 }
 
 fn scores_and_groups() -> impl Strategy<Value = (Vec<f64>, Vec<bool>)> {
-    let pair = (
-        prop_oneof![-1e3..1e3, (-3_i8..=3).prop_map(f64::from)],
-        any::<bool>(),
-    );
-    prop::collection::vec(pair, 2..60)
-        .prop_map(|pairs| pairs.into_iter().unzip())
-        .prop_filter("both groups", |(_, positive): &(Vec<f64>, Vec<bool>)| {
+    let pair = (prop_oneof![-1e3..1e3, (-3_i8..=3).prop_map(f64::from)], any::<bool>());
+    prop::collection::vec(pair, 2..60).prop_map(|pairs| pairs.into_iter().unzip()).prop_filter(
+        "both groups",
+        |(_, positive): &(Vec<f64>, Vec<bool>)| {
             positive.iter().any(|&p| p) && positive.iter().any(|&p| !p)
-        })
+        },
+    )
 }
 
 fn softmax(logits: &[f64], classes: usize) -> Vec<f64> {
-    Temperature::ONE
-        .softmax(logits, classes)
-        .expect("finite logits")
+    Temperature::ONE.softmax(logits, classes).expect("finite logits")
 }
 
 proptest! {

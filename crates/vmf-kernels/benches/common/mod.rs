@@ -14,8 +14,8 @@ fn wall_seconds() -> f64 {
     START.get_or_init(Instant::now).elapsed().as_secs_f64()
 }
 
-/// The clock to measure with: with one thread the thread's own time, which other programs do not lengthen; otherwise
-/// wall time.
+/// The clock to measure with: with one thread the thread's own time, which other programs do not
+/// lengthen; otherwise wall time.
 pub(crate) fn now() -> f64 {
     match rayon::current_num_threads() {
         1 => thread_seconds(),
@@ -35,7 +35,8 @@ pub(crate) fn best(reps: usize, mut f: impl FnMut()) -> f64 {
         .fold(f64::MAX, f64::min)
 }
 
-/// Seconds that the best of `reps` runs of each contender took. They take turns, so that all see the same machine.
+/// Seconds that the best of `reps` runs of each contender took. They take turns, so that all see
+/// the same machine.
 pub(crate) fn best_in_turns<const N: usize>(
     reps: usize,
     mut contenders: [&mut dyn FnMut(); N],
@@ -54,7 +55,8 @@ pub(crate) fn best_in_turns<const N: usize>(
     best
 }
 
-/// GFLOP/s of a loop of independent fused multiply-adds in registers: what the processor can do at most.
+/// GFLOP/s of a loop of independent fused multiply-adds in registers: what the processor can do at
+/// most.
 pub(crate) fn fma_peak() -> f64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -95,9 +97,5 @@ pub(crate) fn random(count: usize, seed: u32) -> Vec<f32> {
 
 /// Runs `f` in a pool of `threads`.
 pub(crate) fn with_threads<T: Send>(threads: usize, f: impl FnOnce() -> T + Send) -> T {
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .expect("a thread pool")
-        .install(f)
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool").install(f)
 }

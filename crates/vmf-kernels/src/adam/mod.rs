@@ -1,18 +1,19 @@
 //! Adam in one pass over the parameters, optionally on the sphere.
 //!
-//! For step t with gradient g (Kingma and Ba, 2015; decoupled decay λ by Loshchilov and Hutter, 2019):
+//! For step t with gradient g (Kingma and Ba, 2015; decoupled decay λ by Loshchilov and Hutter,
+//! 2019):
 //!
 //! ```text
 //! m = β1 m + (1 - β1) g                w = (1 - lr λ) w - lr m̂ / (sqrt(v̂) + ε)
 //! v = β2 v + (1 - β2) g²               m̂ = m / (1 - β1^t),  v̂ = v / (1 - β2^t)
 //! ```
 //!
-//! Where only the direction of a row of weights matters, the step can be taken on the sphere: the part of the gradient
-//! along the row is removed first, `g - (g . w) w / |w|²`, and the row is scaled back to unit length afterwards. Both
-//! happen while the row is in cache.
+//! Where only the direction of a row of weights matters, the step can be taken on the sphere: the
+//! part of the gradient along the row is removed first, `g - (g . w) w / |w|²`, and the row is
+//! scaled back to unit length afterwards. Both happen while the row is in cache.
 //!
-//! The state is the caller's, two slices as long as the parameters, so that checkpoints can hold it. Results are the
-//! same, bit for bit, for any number of threads.
+//! The state is the caller's, two slices as long as the parameters, so that checkpoints can hold
+//! it. Results are the same, bit for bit, for any number of threads.
 
 use crate::error::{Error, check_length};
 use crate::parallel::ByTask;
@@ -63,15 +64,7 @@ pub fn adam(
     mean: &mut [f32],
     square: &mut [f32],
 ) -> Result<(), Error> {
-    adam_on(
-        Isa::current(),
-        config,
-        step,
-        parameters,
-        gradient,
-        mean,
-        square,
-    )
+    adam_on(Isa::current(), config, step, parameters, gradient, mean, square)
 }
 
 /// [`adam`] on a given instruction set.
@@ -100,20 +93,10 @@ pub fn adam_on(
         .zip(square.par_chunks_mut(task))
         .for_each(|(((w, g), m), v)| {
             let row = config.sphere.unwrap_or(w.len());
-            for (((w, g), m), v) in w
-                .chunks_mut(row)
-                .zip(g.chunks(row))
-                .zip(m.chunks_mut(row))
-                .zip(v.chunks_mut(row))
+            for (((w, g), m), v) in
+                w.chunks_mut(row).zip(g.chunks(row)).zip(m.chunks_mut(row)).zip(v.chunks_mut(row))
             {
-                let step = Step {
-                    scales,
-                    sphere: config.sphere.is_some(),
-                    w,
-                    g,
-                    m,
-                    v,
-                };
+                let step = Step { scales, sphere: config.sphere.is_some(), w, g, m, v };
                 dispatch_to(isa, step);
             }
         });
@@ -121,23 +104,15 @@ pub fn adam_on(
 }
 
 fn check(config: &AdamConfig, step: u64, len: usize) -> Result<(), Error> {
-    let value = |name, value: String, requirement| {
-        Err(Error::Value {
-            name,
-            value,
-            requirement,
-        })
-    };
+    let value = |name, value: String, requirement| Err(Error::Value { name, value, requirement });
     for (name, beta) in [("beta1", config.beta1), ("beta2", config.beta2)] {
         if !(0.0..1.0).contains(&beta) {
             return value(name, beta.to_string(), "at least 0 and less than 1");
         }
     }
-    for (name, number) in [
-        ("lr", config.lr),
-        ("eps", config.eps),
-        ("weight_decay", config.weight_decay),
-    ] {
+    for (name, number) in
+        [("lr", config.lr), ("eps", config.eps), ("weight_decay", config.weight_decay)]
+    {
         if !(number >= 0.0 && number.is_finite()) {
             return value(name, number.to_string(), "finite and not negative");
         }
@@ -205,11 +180,7 @@ impl Kernel for Step<'_> {
         let radial = if self.sphere {
             let along = dot::<S>(self.g, self.w);
             let squared = dot::<S>(self.w, self.w);
-            if squared > 0.0 {
-                (along / squared) as f32
-            } else {
-                0.0
-            }
+            if squared > 0.0 { (along / squared) as f32 } else { 0.0 }
         } else {
             0.0
         };
@@ -223,11 +194,7 @@ impl Kernel for Step<'_> {
         if self.sphere {
             let squared = dot::<S>(self.w, self.w);
             // A row of zeros has no direction, and stays.
-            let scale = if squared > 0.0 {
-                1.0 / squared.sqrt()
-            } else {
-                1.0
-            } as f32;
+            let scale = if squared > 0.0 { 1.0 / squared.sqrt() } else { 1.0 } as f32;
             for w in self.w {
                 *w *= scale;
             }
@@ -235,7 +202,8 @@ impl Kernel for Step<'_> {
     }
 }
 
-/// The sum of the squares of all elements: not finite if one of them is not, or if the sum is too large.
+/// The sum of the squares of all elements: not finite if one of them is not, or if the sum is too
+/// large.
 ///
 /// The result is the same, bit for bit, for any number of threads.
 pub fn sum_of_squares(values: &[f32]) -> f64 {
@@ -305,10 +273,8 @@ mod tests {
             let row = c.sphere.unwrap_or(self.w.len());
             for start in (0..self.w.len()).step_by(row) {
                 let range = start..start + row;
-                let mut g: Vec<f64> = gradient[range.clone()]
-                    .iter()
-                    .map(|&g| f64::from(g))
-                    .collect();
+                let mut g: Vec<f64> =
+                    gradient[range.clone()].iter().map(|&g| f64::from(g)).collect();
                 if c.sphere.is_some() {
                     let w = &self.w[range.clone()];
                     let dot =
@@ -325,11 +291,7 @@ mod tests {
                         - c.lr * m_hat / (v_hat.sqrt() + c.eps);
                 }
                 if c.sphere.is_some() {
-                    let norm = self.w[range.clone()]
-                        .iter()
-                        .map(|w| w * w)
-                        .sum::<f64>()
-                        .sqrt();
+                    let norm = self.w[range.clone()].iter().map(|w| w * w).sum::<f64>().sqrt();
                     self.w[range].iter_mut().for_each(|w| *w /= norm);
                 }
             }
@@ -351,27 +313,12 @@ mod tests {
     #[test]
     fn steps_match_the_definition() {
         let mut rng = Rng::new(7);
-        let plain = AdamConfig {
-            lr: 0.01,
-            ..AdamConfig::default()
-        };
+        let plain = AdamConfig { lr: 0.01, ..AdamConfig::default() };
         let configs = [
             plain,
-            AdamConfig {
-                weight_decay: 0.1,
-                ..plain
-            },
-            AdamConfig {
-                sphere: Some(27),
-                beta1: 0.5,
-                eps: 1e-4,
-                ..plain
-            },
-            AdamConfig {
-                sphere: Some(2700),
-                weight_decay: 0.01,
-                ..plain
-            },
+            AdamConfig { weight_decay: 0.1, ..plain },
+            AdamConfig { sphere: Some(27), beta1: 0.5, eps: 1e-4, ..plain },
+            AdamConfig { sphere: Some(2700), weight_decay: 0.01, ..plain },
         ];
         for isa in Isa::available() {
             for config in configs {
@@ -409,10 +356,7 @@ mod tests {
                 let len = 3 * 50_000;
                 let (mut w, g) = (rng.normals(len), rng.normals(len));
                 let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
-                let config = AdamConfig {
-                    sphere: Some(len / 3),
-                    ..AdamConfig::default()
-                };
+                let config = AdamConfig { sphere: Some(len / 3), ..AdamConfig::default() };
                 adam(&config, 1, &mut w, &g, &mut m, &mut v).unwrap();
                 w.iter().map(|w| w.to_bits()).collect::<Vec<_>>()
             })
@@ -422,55 +366,15 @@ mod tests {
 
     #[test]
     fn zero_rows_stay_and_wrong_arguments_are_errors() {
-        let config = AdamConfig {
-            sphere: Some(2),
-            ..AdamConfig::default()
-        };
+        let config = AdamConfig { sphere: Some(2), ..AdamConfig::default() };
         let (mut w, mut m, mut v) = ([0.0; 4], [0.0; 4], [0.0; 4]);
         adam(&config, 1, &mut w, &[0.0; 4], &mut m, &mut v).unwrap();
         assert_eq!(w, [0.0; 4]);
         let mut step = |config: AdamConfig, t| adam(&config, t, &mut w, &[0.0; 4], &mut m, &mut v);
         assert!(step(config, 0).is_err());
-        assert!(
-            step(
-                AdamConfig {
-                    sphere: Some(3),
-                    ..config
-                },
-                1
-            )
-            .is_err()
-        );
-        assert!(
-            step(
-                AdamConfig {
-                    beta2: 1.0,
-                    ..config
-                },
-                1
-            )
-            .is_err()
-        );
-        assert!(
-            step(
-                AdamConfig {
-                    lr: f64::NAN,
-                    ..config
-                },
-                1
-            )
-            .is_err()
-        );
-        assert!(
-            adam(
-                &config,
-                1,
-                &mut [0.0; 4],
-                &[0.0; 2],
-                &mut [0.0; 4],
-                &mut [0.0; 4]
-            )
-            .is_err()
-        );
+        assert!(step(AdamConfig { sphere: Some(3), ..config }, 1).is_err());
+        assert!(step(AdamConfig { beta2: 1.0, ..config }, 1).is_err());
+        assert!(step(AdamConfig { lr: f64::NAN, ..config }, 1).is_err());
+        assert!(adam(&config, 1, &mut [0.0; 4], &[0.0; 2], &mut [0.0; 4], &mut [0.0; 4]).is_err());
     }
 }

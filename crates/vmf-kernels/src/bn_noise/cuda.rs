@@ -1,25 +1,27 @@
 //! The operation on a CUDA device: the launcher of bn_noise.cu (feature `cuda`).
 //!
-//! The functions mirror those of the [parent module](super), on buffers in device memory and on the caller's stream;
-//! they return as soon as the kernels are queued. Tensors are NCHW, stored in `f32`, `f16` or `bf16`; statistics, sigma
-//! and dsigma are `f32`.
+//! The functions mirror those of the [parent module](super), on buffers in device memory and on the
+//! caller's stream; they return as soon as the kernels are queued. Tensors are NCHW, stored in
+//! `f32`, `f16` or `bf16`; statistics, sigma and dsigma are `f32`.
 //!
 //! # Memory traffic
 //!
-//! With b bytes of storage an element costs 3 b bytes in the training forward, 2 b in evaluation and 5 b in the
-//! backward: 12, 8 and 20 in `f32`, half of that in `f16` and `bf16`. Noise is regenerated in registers, and with it
-//! the sign of y, so the backward takes no y.
+//! With b bytes of storage an element costs 3 b bytes in the training forward, 2 b in evaluation
+//! and 5 b in the backward: 12, 8 and 20 in `f32`, half of that in `f16` and `bf16`. Noise is
+//! regenerated in registers, and with it the sign of y, so the backward takes no y.
 //!
 //! # Compilation
 //!
-//! The kernels are compiled by NVRTC for the device at hand when a storage is first used on it, and kept for the life
-//! of the process. No float is added atomically: a pass gives the same bits every time on the same device.
+//! The kernels are compiled by NVRTC for the device at hand when a storage is first used on it, and
+//! kept for the life of the process. No float is added atomically: a pass gives the same bits every
+//! time on the same device.
 //!
 //! # What has been checked
 //!
-//! This code has not run on a GPU yet. Its kernels are executed by the project's tests on the CPU, from the source
-//! and from the PTX that NVRTC makes of it, and this launcher runs there on a stand-in for the driver; none of these
-//! shows how fast it is. The package `cuda-check` has the suite to run on a GPU.
+//! This code has not run on a GPU yet. Its kernels are executed by the project's tests on the CPU,
+//! from the source and from the PTX that NVRTC makes of it, and this launcher runs there on a
+//! stand-in for the driver; none of these shows how fast it is. The package `cuda-check` has the
+//! suite to run on a GPU.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -128,16 +130,13 @@ impl Statistics {
         let field = |index: usize| &values[index * self.channels..][..self.channels];
         let mean = field(0).iter().zip(field(3));
         Ok(super::Statistics {
-            mean: mean
-                .map(|(&mean, &rest)| f64::from(mean) + f64::from(rest))
-                .collect(),
+            mean: mean.map(|(&mean, &rest)| f64::from(mean) + f64::from(rest)).collect(),
             var: field(1).iter().map(|&variance| variance.into()).collect(),
         })
     }
 
     fn field(&self, index: usize) -> CudaView<'_, f32> {
-        self.values
-            .slice(index * self.channels..(index + 1) * self.channels)
+        self.values.slice(index * self.channels..(index + 1) * self.channels)
     }
 }
 
@@ -161,20 +160,14 @@ pub fn forward_train<T: CudaElement>(
         let (partials, _partials) = pass.pointer_mut(&mut partials);
         let (sigma, _sigma) = pass.sigma();
         let (statistics, _statistics) = statistics.values.device_ptr_mut(stream);
-        let at = Pointers {
-            u,
-            y,
-            sigma,
-            statistics,
-            partials,
-            ..Pointers::default()
-        };
+        let at = Pointers { u, y, sigma, statistics, partials, ..Pointers::default() };
         pass.launch(&plan.forward_train(&at))?;
     }
     Ok(statistics)
 }
 
-/// Normalizes with given statistics, usually running estimates, and writes y. Returns what [`backward_eval`] needs.
+/// Normalizes with given statistics, usually running estimates, and writes y. Returns what
+/// [`backward_eval`] needs.
 pub fn forward_eval<T: CudaElement>(
     stream: &Arc<CudaStream>,
     config: &Config,
@@ -197,21 +190,14 @@ pub fn forward_eval<T: CudaElement>(
         let (variance, _variance) = variance.device_ptr(stream);
         let (sigma, _sigma) = pass.sigma();
         let (statistics, _statistics) = statistics.values.device_ptr_mut(stream);
-        let at = Pointers {
-            u,
-            y,
-            sigma,
-            mean,
-            variance,
-            statistics,
-            ..Pointers::default()
-        };
+        let at = Pointers { u, y, sigma, mean, variance, statistics, ..Pointers::default() };
         pass.launch(&pass.plan(&[u, y])?.forward_eval(&at))?;
     }
     Ok(statistics)
 }
 
-/// The gradient of [`forward_train`]: writes du and returns dsigma, one value for each scale (none without noise).
+/// The gradient of [`forward_train`]: writes du and returns dsigma, one value for each scale (none
+/// without noise).
 ///
 /// `config`, `noise` and `statistics` must be those of the forward pass.
 pub fn backward<T: CudaElement>(
@@ -255,12 +241,7 @@ impl<'a> Pass<'a> {
         config: &'a Config,
         noise: Option<NoiseTerm<'a>>,
     ) -> Result<Self, Error> {
-        let pass = Self {
-            stream,
-            config,
-            noise,
-            storage: T::STORAGE,
-        };
+        let pass = Self { stream, config, noise, storage: T::STORAGE };
         if let Some(NoiseTerm { sigma, .. }) = noise {
             pass.check("sigma", sigma, sigma.len())?;
         }
@@ -277,11 +258,7 @@ impl<'a> Pass<'a> {
         let expected = self.stream.context().ordinal();
         let actual = buffer.stream().context().ordinal();
         if actual != expected {
-            return Err(Error::Device {
-                name,
-                actual,
-                expected,
-            });
+            return Err(Error::Device { name, actual, expected });
         }
         Ok(())
     }
@@ -289,10 +266,7 @@ impl<'a> Pass<'a> {
     fn plan(&self, tensors: &[u64]) -> Result<Plan, Error> {
         let unit = 4 * self.storage.bytes() as u64;
         let aligned = tensors.iter().all(|tensor| tensor.is_multiple_of(unit));
-        let noise = self
-            .noise
-            .as_ref()
-            .map(|term| (&term.noise, term.sigma.len()));
+        let noise = self.noise.as_ref().map(|term| (&term.noise, term.sigma.len()));
         let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = self.stream.context().attribute(count)?.max(1) as u32;
         let plan = Plan::new(self.config, noise, self.storage, aligned, multiprocessors)?;
@@ -332,7 +306,8 @@ impl<'a> Pass<'a> {
 
     fn statistics(&self) -> Result<Statistics, Error> {
         let channels = self.config.shape.channels;
-        // A plan rejects an empty shape, but only after this: the driver refuses to allocate nothing.
+        // A plan rejects an empty shape, but only after this: the driver refuses to allocate
+        // nothing.
         let floats = (STATISTICS * channels).max(1);
         Ok(Statistics {
             // SAFETY: the forward passes write all of it.
@@ -353,11 +328,7 @@ impl<'a> Pass<'a> {
         self.check("u", u, shape.elements())?;
         self.check("dy", dy, shape.elements())?;
         self.check("du", du, shape.elements())?;
-        self.check(
-            "statistics",
-            &statistics.values,
-            STATISTICS * shape.channels,
-        )?;
+        self.check("statistics", &statistics.values, STATISTICS * shape.channels)?;
         let mut dsigma = self.scratch(self.noise.map_or(0, |term| term.sigma.len()))?;
         {
             let (u, _u) = u.device_ptr(stream);
@@ -403,8 +374,9 @@ impl<'a> Pass<'a> {
                 block_dim: (BLOCK, 1, 1),
                 shared_mem_bytes: 0,
             };
-            // SAFETY: the plan lists the kernel's arguments in its order, and `check` has compared the length and
-            // the device of every buffer with what the plan was made for.
+            // SAFETY: the plan lists the kernel's arguments in its order, and `check` has compared
+            // the length and the device of every buffer with what the plan was made
+            // for.
             unsafe { builder.launch(grid) }?;
         }
         Ok(())
@@ -420,8 +392,8 @@ type Kernels = Arc<HashMap<String, CudaFunction>>;
 
 /// The kernels of a storage in a context, compiled and loaded at the first call.
 fn kernels(context: &Arc<CudaContext>, storage: Storage) -> Result<Kernels, Error> {
-    // By context and not by ordinal: a process may have several contexts on one device. A loaded kernel keeps its
-    // context alive, so the address of one that is in the map is never reused.
+    // By context and not by ordinal: a process may have several contexts on one device. A loaded
+    // kernel keeps its context alive, so the address of one that is in the map is never reused.
     static LOADED: Mutex<Option<HashMap<(usize, Storage), Kernels>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = loaded.get_or_insert_default();
@@ -440,7 +412,8 @@ fn kernels(context: &Arc<CudaContext>, storage: Storage) -> Result<Kernels, Erro
     Ok(kernels)
 }
 
-/// The PTX that NVRTC makes of the kernels for a virtual architecture such as `compute_80`. Needs no device.
+/// The PTX that NVRTC makes of the kernels for a virtual architecture such as `compute_80`. Needs
+/// no device.
 pub fn compile(storage: Storage, architecture: &str) -> Result<Ptx, Error> {
     compile_source(&launches::source(storage), architecture)
 }
@@ -452,10 +425,7 @@ pub fn compile_source(source: &str, architecture: &str) -> Result<Ptx, Error> {
         prec_div: Some(false),
         prec_sqrt: Some(false),
         name: Some("bn_noise.cu".into()),
-        options: vec![
-            format!("--gpu-architecture={architecture}"),
-            "--std=c++17".into(),
-        ],
+        options: vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into()],
         ..CompileOptions::default()
     };
     // cudarc panics where libnvrtc is to be loaded at run time and is not there.
@@ -468,8 +438,5 @@ pub fn compile_source(source: &str, architecture: &str) -> Result<Ptx, Error> {
                    folder to the library path"
             .into(),
     };
-    Err(Error::Compile {
-        architecture: architecture.into(),
-        message,
-    })
+    Err(Error::Compile { architecture: architecture.into(), message })
 }

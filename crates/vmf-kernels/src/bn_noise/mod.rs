@@ -2,32 +2,34 @@
 //!
 //! # The operation
 //!
-//! For activations u of shape (N, C, S), with S = H W, and with the mean and the variance of channel c taken over
-//! its m = N S elements,
+//! For activations u of shape (N, C, S), with S = H W, and with the mean and the variance of
+//! channel c taken over its m = N S elements,
 //! ```text
 //! xhat = (u - mean_c) * rstd_c          rstd_c = 1 / sqrt(var_c + eps)
 //! y    = act(xhat + sigma_c * z)        act = identity or ReLU
 //! ```
-//! where z is the [noise](crate::noise) of the element. A network trained with `y = BN(w . x) + sigma_eff * z` has a
-//! von Mises-Fisher posterior over the directions of its weights; sigma is its one parameter a layer, or one for
-//! each group of channels. There is no affine part: behind it the direction would no longer be all that matters.
+//! where z is the [noise](crate::noise) of the element. A network trained with `y = BN(w . x) +
+//! sigma_eff * z` has a von Mises-Fisher posterior over the directions of its weights; sigma is its
+//! one parameter a layer, or one for each group of channels. There is no affine part: behind it the
+//! direction would no longer be all that matters.
 //!
 //! # Its gradient
 //!
-//! With g = dy where y > 0 (everywhere, without ReLU) and averages over the m elements of the channel,
+//! With g = dy where y > 0 (everywhere, without ReLU) and averages over the m elements of the
+//! channel,
 //! ```text
 //! du_i    = rstd_c * (g_i - mean(g) - xhat_i * mean(g * xhat))
 //! dsigma  = sum over the group of g_i * z_i
 //! ```
-//! and in evaluation, where the statistics are constants, du_i = rstd_c * g_i. z is not remembered. It is computed
-//! again from the key; or, with ReLU, read off y, since y - xhat = sigma * z wherever g is not zero (the CPU kernel
-//! does so where the precision of y allows it).
+//! and in evaluation, where the statistics are constants, du_i = rstd_c * g_i. z is not remembered.
+//! It is computed again from the key; or, with ReLU, read off y, since y - xhat = sigma * z
+//! wherever g is not zero (the CPU kernel does so where the precision of y allows it).
 //!
 //! # Memory traffic
 //!
-//! The noise never exists in memory. The training forward reads u twice and writes y once; the backward reads u, y
-//! and dy twice and writes du once; evaluation reads u once and writes y once. In `f32` that is 12, 28 and 8 bytes
-//! an element.
+//! The noise never exists in memory. The training forward reads u twice and writes y once; the
+//! backward reads u, y and dy twice and writes du once; evaluation reads u once and writes y once.
+//! In `f32` that is 12, 28 and 8 bytes an element.
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -43,11 +45,11 @@ use crate::simd::Isa;
 /// Where an element of the logical tensor (N, C, S) is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// Images, then channels, then positions: element (n, c, s) is at `(n * C + c) * S + s`. The custom of Candle
-    /// and PyTorch.
+    /// Images, then channels, then positions: element (n, c, s) is at `(n * C + c) * S + s`. The
+    /// custom of Candle and PyTorch.
     Nchw,
-    /// Positions, then images, then channels: element (n, c, s) is at `(s * N + n) * C + c`. Each position of a
-    /// convolution is then a dense matrix product.
+    /// Positions, then images, then channels: element (n, c, s) is at `(s * N + n) * C + c`. Each
+    /// position of a convolution is then a dense matrix product.
     Hwnc,
 }
 
@@ -67,20 +69,12 @@ pub struct Shape {
 impl Shape {
     /// A tensor in the layout of Candle and PyTorch.
     pub fn nchw(batch: usize, channels: usize, spatial: usize) -> Self {
-        Self {
-            batch,
-            channels,
-            spatial,
-            layout: Layout::Nchw,
-        }
+        Self { batch, channels, spatial, layout: Layout::Nchw }
     }
 
     /// A tensor in the layout of the CPU convolution.
     pub fn hwnc(batch: usize, channels: usize, spatial: usize) -> Self {
-        Self {
-            layout: Layout::Hwnc,
-            ..Self::nchw(batch, channels, spatial)
-        }
+        Self { layout: Layout::Hwnc, ..Self::nchw(batch, channels, spatial) }
     }
 
     /// Elements in the tensor, N C S.
@@ -103,12 +97,7 @@ impl Shape {
 
     fn check(&self) -> Result<(), Error> {
         let text = || {
-            let Self {
-                batch,
-                channels,
-                spatial,
-                ..
-            } = self;
+            let Self { batch, channels, spatial, .. } = self;
             format!("({batch}, {channels}, {spatial})")
         };
         let elements = self
@@ -141,11 +130,7 @@ pub struct Config {
 impl Config {
     /// Normalization of `shape` with eps = 1e-5, not followed by ReLU.
     pub fn new(shape: Shape) -> Self {
-        Self {
-            shape,
-            eps: 1e-5,
-            relu: false,
-        }
+        Self { shape, eps: 1e-5, relu: false }
     }
 
     /// The same, with or without ReLU after it.
@@ -164,14 +149,15 @@ impl Config {
 pub struct NoiseTerm<'a, R> {
     /// Where z comes from.
     pub noise: Noise,
-    /// G scales; G divides C, and channel c uses the scale `c / (C / G)`. One scale is the usual case.
+    /// G scales; G divides C, and channel c uses the scale `c / (C / G)`. One scale is the usual
+    /// case.
     pub sigma: &'a [R],
 }
 
 /// Mean and biased variance of each channel, in double precision.
 ///
-/// Single precision would not do: where a channel has mean 10^4 and deviation 10^-2, rounding the mean alone
-/// shifts the normalized values by several per cent.
+/// Single precision would not do: where a channel has mean 10^4 and deviation 10^-2, rounding the
+/// mean alone shifts the normalized values by several per cent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
     /// The mean of each channel.
@@ -183,16 +169,14 @@ pub struct Statistics {
 impl Statistics {
     /// 1 / sqrt(var + eps) of each channel.
     pub fn rstd(&self, eps: f64) -> Vec<f64> {
-        self.var
-            .iter()
-            .map(|var| 1.0 / (var + eps).sqrt())
-            .collect()
+        self.var.iter().map(|var| 1.0 / (var + eps).sqrt()).collect()
     }
 
-    /// The unbiased variance of each channel, var * m / (m - 1), which running estimates are made of.
+    /// The unbiased variance of each channel, var * m / (m - 1), which running estimates are made
+    /// of.
     ///
-    /// `elements_per_channel` is m, see [`Shape::elements_per_channel`]. With a single element there is no unbiased
-    /// estimate, and the biased one, zero, is returned.
+    /// `elements_per_channel` is m, see [`Shape::elements_per_channel`]. With a single element
+    /// there is no unbiased estimate, and the biased one, zero, is returned.
     pub fn unbiased_var(&self, elements_per_channel: usize) -> Vec<f64> {
         let m = elements_per_channel as f64;
         let correction = m / (m - 1.0).max(1.0);
@@ -240,7 +224,8 @@ pub fn forward_eval<E: Element>(
     Ok(())
 }
 
-/// The gradient of [`forward_train`]: writes du and returns dsigma, one value for each scale of `noise` (none without).
+/// The gradient of [`forward_train`]: writes du and returns dsigma, one value for each scale of
+/// `noise` (none without).
 ///
 /// `config`, `noise` and `saved` must be those of the forward pass.
 pub fn backward<E: Element>(
@@ -263,14 +248,7 @@ pub fn backward_eval<E: Element>(
     du: &mut [E],
 ) -> Result<Vec<E::Real>, Error> {
     check_backward(config, noise, saved, dy, du)?;
-    Ok(cpu::backward_eval(
-        Isa::current(),
-        config,
-        noise,
-        saved,
-        dy,
-        du,
-    ))
+    Ok(cpu::backward_eval(Isa::current(), config, noise, saved, dy, du))
 }
 
 /// The statistics of a batch, for [`forward_pooled`].
@@ -279,8 +257,8 @@ pub(crate) fn statistics(config: &Config, u: &[f32]) -> Result<Statistics, Error
     Ok(cpu::statistics(Isa::current(), config.shape, u))
 }
 
-/// The forward pass followed by maximum pooling with windows side by side, in the layout HWNC: writes the pooled y, and in
-/// `tap` which value of each window it is.
+/// The forward pass followed by maximum pooling with windows side by side, in the layout HWNC:
+/// writes the pooled y, and in `tap` which value of each window it is.
 pub(crate) fn forward_pooled(
     config: &Config,
     noise: Option<NoiseTerm<f32>>,
@@ -299,8 +277,9 @@ pub(crate) fn forward_pooled(
     Ok(())
 }
 
-/// The gradient of [`forward_pooled`] with the statistics of the batch: writes du and returns dsigma. `saved.y` is the
-/// pooled y. `None`, with nothing written, where sigma is too small for the noise to be read off y.
+/// The gradient of [`forward_pooled`] with the statistics of the batch: writes du and returns
+/// dsigma. `saved.y` is the pooled y. `None`, with nothing written, where sigma is too small for
+/// the noise to be read off y.
 pub(crate) fn backward_pooled(
     config: &Config,
     noise: Option<NoiseTerm<f32>>,
@@ -343,10 +322,7 @@ fn check<R: Real>(
     if let Some(NoiseTerm { noise, sigma }) = noise {
         noise.check(shape.elements())?;
         if sigma.is_empty() || !shape.channels.is_multiple_of(sigma.len()) {
-            return Err(Error::Groups {
-                groups: sigma.len(),
-                channels: shape.channels,
-            });
+            return Err(Error::Groups { groups: sigma.len(), channels: shape.channels });
         }
     }
     Ok(())
@@ -365,17 +341,8 @@ fn check_backward<E: Element>(
     dy: &[E],
     du: &[E],
 ) -> Result<(), Error> {
-    let tensors = [
-        ("u", saved.u.len()),
-        ("dy", dy.len()),
-        ("du", du.len()),
-        ("y", saved.y.len()),
-    ];
-    let read = if config.relu {
-        &tensors[..]
-    } else {
-        &tensors[..3]
-    };
+    let tensors = [("u", saved.u.len()), ("dy", dy.len()), ("du", du.len()), ("y", saved.y.len())];
+    let read = if config.relu { &tensors[..] } else { &tensors[..3] };
     check(config, noise, read)?;
     check_statistics(config, saved.statistics)
 }

@@ -1,7 +1,8 @@
-//! Every channel convolved by itself: no product of matrices, only multiplications channel by channel.
+//! Every channel convolved by itself: no product of matrices, only multiplications channel by
+//! channel.
 //!
-//! In the layout `[position][image][channel]` all channels of a position go through the same tap, so the loops over
-//! channels are plain vector loops.
+//! In the layout `[position][image][channel]` all channels of a position go through the same tap,
+//! so the loops over channels are plain vector loops.
 
 use super::shape::ConvShape;
 use super::weights::Role;
@@ -25,30 +26,27 @@ pub(super) fn run(
         Role::InputGradient => (shape.input, shape.output()),
     };
     let len = (shape.batch * channels).max(1);
-    result
-        .par_chunks_mut(len)
-        .by_task()
-        .enumerate()
-        .for_each(|(position, to)| {
-            to.fill(0.0);
-            let at = [position / width, position % width];
-            for (tap, weights) in by_tap.chunks_exact(channels).enumerate() {
-                let tap = [tap / shape.kernel[1], tap % shape.kernel[1]];
-                let from = match role {
-                    Role::Forward => shape.source(at, tap),
-                    Role::InputGradient => shape.target(at, tap),
-                };
-                if let Some([y, x]) = from {
-                    let from = &source[(y * source_width + x) * len..][..len];
-                    dispatch_to(isa, Scale { from, weights, to });
-                }
+    result.par_chunks_mut(len).by_task().enumerate().for_each(|(position, to)| {
+        to.fill(0.0);
+        let at = [position / width, position % width];
+        for (tap, weights) in by_tap.chunks_exact(channels).enumerate() {
+            let tap = [tap / shape.kernel[1], tap % shape.kernel[1]];
+            let from = match role {
+                Role::Forward => shape.source(at, tap),
+                Role::InputGradient => shape.target(at, tap),
+            };
+            if let Some([y, x]) = from {
+                let from = &source[(y * source_width + x) * len..][..len];
+                dispatch_to(isa, Scale { from, weights, to });
             }
-        });
+        }
+    });
 }
 
 /// `dw[c][t] = sum over outputs p, images n of dy[p][n][c] * x[source(p, t)][n][c]`.
 ///
-/// Each output row is summed by itself, in single precision over few terms, and the rows in double precision.
+/// Each output row is summed by itself, in single precision over few terms, and the rows in double
+/// precision.
 pub(super) fn weight_gradient(
     isa: Isa,
     shape: &ConvShape,
@@ -89,9 +87,7 @@ pub(super) fn weight_gradient(
 
 /// `(channels, taps)` to `(taps, channels)`.
 fn transpose(weights: &[f32], channels: usize, taps: usize) -> Vec<f32> {
-    (0..taps * channels)
-        .map(|i| weights[i % channels * taps + i / channels])
-        .collect()
+    (0..taps * channels).map(|i| weights[i % channels * taps + i / channels]).collect()
 }
 
 /// `to[n][c] += from[n][c] * weights[c]`.
@@ -107,11 +103,7 @@ impl Kernel for Scale<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let channels = self.weights.len();
-        for (to, from) in self
-            .to
-            .chunks_exact_mut(channels)
-            .zip(self.from.chunks_exact(channels))
-        {
+        for (to, from) in self.to.chunks_exact_mut(channels).zip(self.from.chunks_exact(channels)) {
             for ((to, from), w) in to.iter_mut().zip(from).zip(self.weights) {
                 *to = S::mul_add(*from, *w, *to);
             }
@@ -132,11 +124,7 @@ impl Kernel for Correlate<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let channels = self.sums.len();
-        for (a, b) in self
-            .a
-            .chunks_exact(channels)
-            .zip(self.b.chunks_exact(channels))
-        {
+        for (a, b) in self.a.chunks_exact(channels).zip(self.b.chunks_exact(channels)) {
             for ((sum, a), b) in self.sums.iter_mut().zip(a).zip(b) {
                 *sum = S::mul_add(*a, *b, *sum);
             }

@@ -1,14 +1,16 @@
 //! Convolution as dense products in the layout `[position][image][channel]`.
 //!
-//! At each output position the activations of the batch are a matrix (images x channels), so the output is
+//! At each output position the activations of the batch are a matrix (images x channels), so the
+//! output is
 //!
 //! ```text
 //! y[position] = sum over taps t that fall inside the image of  x[source(position, t)] * w[t]
 //! ```
 //!
-//! with nothing copied but the weights: each tap is one segment of the micro-kernel's sum, and taps on the padding
-//! are skipped rather than multiplied by zero. The input gradient is the same sum over the outputs that saw a
-//! position. Any kernel size, stride, padding, dilation and number of groups is only another list of segments.
+//! with nothing copied but the weights: each tap is one segment of the micro-kernel's sum, and taps
+//! on the padding are skipped rather than multiplied by zero. The input gradient is the same sum
+//! over the outputs that saw a position. Any kernel size, stride, padding, dilation and number of
+//! groups is only another list of segments.
 
 use super::shape::ConvShape;
 use super::weights::{Panels, Role};
@@ -65,48 +67,39 @@ pub(super) fn run(
                     cols: panels.width.min(panels.cols - col),
                     accumulate: false,
                 };
-                // SAFETY: a segment begins at the group's channels of image `first` of a position of the source, whose
-                // next `images` rows of `source_channels` exist; the panel holds every tap at full width; `to` holds
+                // SAFETY: a segment begins at the group's channels of image `first` of a position
+                // of the source, whose next `images` rows of `source_channels`
+                // exist; the panel holds every tap at full width; `to` holds
                 // `images` whole rows of the result and belongs to this task.
                 unsafe { kernel.run(images, &product) };
             }
         }
     };
-    result
-        .par_chunks_mut((batch * result_channels).max(1))
-        .by_task()
-        .enumerate()
-        .for_each(|(position, to)| {
+    result.par_chunks_mut((batch * result_channels).max(1)).by_task().enumerate().for_each(
+        |(position, to)| {
             to.par_chunks_mut(images_per_task * result_channels)
                 .by_task()
                 .enumerate()
                 .for_each(|(block, to)| one_task(position, block * images_per_task, to));
-        });
+        },
+    );
 }
 
 /// All panels of all groups, `[group][panel]`.
 fn pack_all(isa: Isa, shape: &ConvShape, panels: &Panels, weights: &[f32]) -> Scratch {
     let mut packed = Scratch::take(shape.groups * panels.count() * panels.len());
     let group_len = panels.depth * panels.cols * panels.taps;
-    packed
-        .par_chunks_mut(panels.len())
-        .by_task()
-        .enumerate()
-        .for_each(|(index, to)| {
-            let (group, panel) = (index / panels.count(), index % panels.count());
-            panels.pack(isa, &weights[group * group_len..][..group_len], panel, to);
-        });
+    packed.par_chunks_mut(panels.len()).by_task().enumerate().for_each(|(index, to)| {
+        let (group, panel) = (index / panels.count(), index % panels.count());
+        panels.pack(isa, &weights[group * group_len..][..group_len], panel, to);
+    });
     packed
 }
 
 /// Positions alone make enough tasks for large images; small ones also divide the batch.
 fn images_per_task(batch: usize, positions: usize, tile_rows: usize) -> usize {
     let wanted = (4 * rayon::current_num_threads()).div_ceil(positions.max(1));
-    batch
-        .div_ceil(wanted)
-        .next_multiple_of(tile_rows)
-        .min(batch)
-        .max(1)
+    batch.div_ceil(wanted).next_multiple_of(tile_rows).min(batch).max(1)
 }
 
 /// Calls `f(tap, position of the source)` for each term of the sum at `position` of the result.

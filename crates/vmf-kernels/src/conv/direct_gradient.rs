@@ -4,8 +4,8 @@
 //! dw[o][i][t] = sum over outputs p, images n of  dy[p][n][o] * x[source(p, t)][n][i]
 //! ```
 //!
-//! Neighbouring outputs of a row see neighbouring inputs through the same tap, so with stride 1 a whole output row is
-//! one segment of the sum.
+//! Neighbouring outputs of a row see neighbouring inputs through the same tap, so with stride 1 a
+//! whole output row is one segment of the sum.
 
 use super::narrow;
 use super::shape::ConvShape;
@@ -17,7 +17,8 @@ use crate::simd::Isa;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Rows (positions x images) in a chunk: a panel of them stays in the second-level cache for all taps.
+/// Rows (positions x images) in a chunk: a panel of them stays in the second-level cache for all
+/// taps.
 const CHUNK_ROWS: usize = 2048;
 
 /// `dw = dy^T * x`.
@@ -71,13 +72,8 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
                     count: inputs,
                 };
                 let b = b.pack(seen.start * per_row..seen.end * per_row, kernel.cols);
-                let points = segments(
-                    shape,
-                    &out_rows,
-                    seen.start,
-                    kernel.panel_rows(),
-                    kernel.cols,
-                );
+                let points =
+                    segments(shape, &out_rows, seen.start, kernel.panel_rows(), kernel.cols);
                 add(&Chunk {
                     a: &a,
                     a_rows: rows,
@@ -101,26 +97,20 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies `rows` into panels `[panel][row][width]`; what follows the last channel in its panel is never used.
+    /// Copies `rows` into panels `[panel][row][width]`; what follows the last channel in its panel
+    /// is never used.
     fn pack(&self, rows: Range<usize>, width: usize) -> Scratch {
         let mut packed = Scratch::take(self.count.div_ceil(width) * width * rows.len());
         if rows.is_empty() {
             return packed;
         }
-        packed
-            .par_chunks_mut(width * rows.len())
-            .by_task()
-            .enumerate()
-            .for_each(|(panel, to)| {
-                let (first, cols) = (panel * width, width.min(self.count - panel * width));
-                let from = &self.data[rows.start * self.channels..rows.end * self.channels];
-                for (to, from) in to
-                    .chunks_exact_mut(width)
-                    .zip(from.chunks_exact(self.channels))
-                {
-                    to[..cols].copy_from_slice(&from[self.first + first..][..cols]);
-                }
-            });
+        packed.par_chunks_mut(width * rows.len()).by_task().enumerate().for_each(|(panel, to)| {
+            let (first, cols) = (panel * width, width.min(self.count - panel * width));
+            let from = &self.data[rows.start * self.channels..rows.end * self.channels];
+            for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(self.channels)) {
+                to[..cols].copy_from_slice(&from[self.first + first..][..cols]);
+            }
+        });
         packed
     }
 }

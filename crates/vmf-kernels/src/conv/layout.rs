@@ -4,7 +4,8 @@ use crate::error::{Error, check_length};
 use crate::parallel::ByTask;
 use rayon::prelude::*;
 
-/// Sides of the square blocks in which matrices are transposed: a block's lines of both sides stay in cache.
+/// Sides of the square blocks in which matrices are transposed: a block's lines of both sides stay
+/// in cache.
 const BLOCK: usize = 16;
 
 /// Copies `(batch, channels, positions)` to `[positions][batch][channels]`.
@@ -40,18 +41,15 @@ fn transpose(from: &[f32], rows: usize, cols: usize, to: &mut [f32]) {
     if from.is_empty() {
         return;
     }
-    to.par_chunks_mut(BLOCK * rows)
-        .by_task()
-        .enumerate()
-        .for_each(|(block, to)| {
-            let first = block * BLOCK;
-            for row in (0..rows).step_by(BLOCK) {
-                for (c, to) in to.chunks_exact_mut(rows).enumerate() {
-                    let to = &mut to[row..rows.min(row + BLOCK)];
-                    for (r, to) in to.iter_mut().enumerate() {
-                        *to = from[(row + r) * cols + first + c];
-                    }
+    to.par_chunks_mut(BLOCK * rows).by_task().enumerate().for_each(|(block, to)| {
+        let first = block * BLOCK;
+        for row in (0..rows).step_by(BLOCK) {
+            for (c, to) in to.chunks_exact_mut(rows).enumerate() {
+                let to = &mut to[row..rows.min(row + BLOCK)];
+                for (r, to) in to.iter_mut().enumerate() {
+                    *to = from[(row + r) * cols + first + c];
                 }
             }
-        });
+        }
+    });
 }

@@ -1,11 +1,12 @@
 //! Two-dimensional convolution and its gradients on the CPU.
 //!
-//! Activations are in the layout `[height * width][batch][channels]` ("HWNC"): at each position the batch is a matrix of
-//! images by channels, and a convolution is a few dense products of such matrices with the taps' weights (`direct`), with a
-//! 1x1 kernel a single one (`pointwise`). A 3x3 convolution with stride 1 and padding 1 can instead go through Winograd's
-//! algorithm (`winograd`), which does a quarter of the multiplications. Weights are `(out, in / groups, height, width)`, as
-//! PyTorch and Candle have them, and are brought into the kernels' order inside. [`to_hwnc`] and [`to_nchw`] convert at the
-//! edges.
+//! Activations are in the layout `[height * width][batch][channels]` ("HWNC"): at each position the
+//! batch is a matrix of images by channels, and a convolution is a few dense products of such
+//! matrices with the taps' weights (`direct`), with a 1x1 kernel a single one (`pointwise`). A 3x3
+//! convolution with stride 1 and padding 1 can instead go through Winograd's
+//! algorithm (`winograd`), which does a quarter of the multiplications. Weights are `(out, in /
+//! groups, height, width)`, as PyTorch and Candle have them, and are brought into the kernels'
+//! order inside. [`to_hwnc`] and [`to_nchw`] convert at the edges.
 //!
 //! Results are the same, bit for bit, for any number of threads.
 
@@ -51,14 +52,11 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// Checks the shape; the algorithm is [`Algorithm::Auto`], the instruction set [`Isa::current`].
+    /// Checks the shape; the algorithm is [`Algorithm::Auto`], the instruction set
+    /// [`Isa::current`].
     pub fn new(shape: ConvShape) -> Result<Self, Error> {
         shape.check()?;
-        Ok(Conv2d {
-            shape,
-            algorithm: Algorithm::Auto,
-            isa: Isa::current(),
-        })
+        Ok(Conv2d { shape, algorithm: Algorithm::Auto, isa: Isa::current() })
     }
 
     /// With another algorithm.
@@ -79,7 +77,8 @@ impl Conv2d {
     /// `output = input * weights`.
     ///
     /// # Shapes
-    /// `input` `[h * w][batch][in]`, `weights` `(out, in / groups, kh, kw)`, `output` `[oh * ow][batch][out]`.
+    /// `input` `[h * w][batch][in]`, `weights` `(out, in / groups, kh, kw)`, `output` `[oh *
+    /// ow][batch][out]`.
     pub fn forward(&self, input: &[f32], weights: &[f32], output: &mut [f32]) -> Result<(), Error> {
         let shape = &self.shape;
         shape.check_input("input", input.len())?;

@@ -1,7 +1,9 @@
-//! Few input channels: the taps are gathered into channels, and the convolution becomes one dense product.
+//! Few input channels: the taps are gathered into channels, and the convolution becomes one dense
+//! product.
 //!
-//! Three channels make nine sums of length three, too short for the micro-kernel; gathered, they make one of length
-//! 27 whose weights are already in order, as `(out, in, taps)` is `(out, in * taps)`.
+//! Three channels make nine sums of length three, too short for the micro-kernel; gathered, they
+//! make one of length 27 whose weights are already in order, as `(out, in, taps)` is `(out, in *
+//! taps)`.
 
 use super::shape::ConvShape;
 use crate::gemm::tile::{MicroKernel, Next, Product};
@@ -65,8 +67,9 @@ pub(super) fn forward(
                     cols: kernel.cols.min(shape.out_channels - panel * kernel.cols),
                     accumulate: false,
                 };
-                // SAFETY: `gathered` holds `rows` rows of `depth`, `packed` whole panels of that depth, and `to` is one
-                // output row of the image, `rows` rows of all output channels.
+                // SAFETY: `gathered` holds `rows` rows of `depth`, `packed` whole panels of that
+                // depth, and `to` is one output row of the image, `rows` rows of
+                // all output channels.
                 unsafe { kernel.run(rows, &product) };
             }
         });
@@ -77,21 +80,18 @@ pub(super) fn pack(shape: &ConvShape, input: &[f32], out: Range<usize>, width: u
     let (depth, per_row) = (channels(shape), shape.output()[1] * shape.batch);
     let rows = out.len() * per_row;
     let mut packed = Scratch::take(depth.next_multiple_of(width) * rows);
-    packed
-        .par_chunks_mut(rows * width)
-        .by_task()
-        .enumerate()
-        .for_each(|(panel, to)| {
-            let columns = panel * width..depth.min((panel + 1) * width);
-            to.par_chunks_mut(per_row * width)
-                .by_task()
-                .zip(out.clone())
-                .for_each(|(to, y)| gather(shape, input, y, columns.clone(), width, to));
-        });
+    packed.par_chunks_mut(rows * width).by_task().enumerate().for_each(|(panel, to)| {
+        let columns = panel * width..depth.min((panel + 1) * width);
+        to.par_chunks_mut(per_row * width)
+            .by_task()
+            .zip(out.clone())
+            .for_each(|(to, y)| gather(shape, input, y, columns.clone(), width, to));
+    });
     packed
 }
 
-/// Writes what the outputs of row `y` see: columns, each a channel through a tap, of rows `(x, image)`, `stride` apart.
+/// Writes what the outputs of row `y` see: columns, each a channel through a tap, of rows `(x,
+/// image)`, `stride` apart.
 fn gather(
     shape: &ConvShape,
     input: &[f32],

@@ -1,11 +1,13 @@
-//! Convolution with a 1x1 kernel: in the layout `[position][image][channel]` one product of matrices for all positions.
+//! Convolution with a 1x1 kernel: in the layout `[position][image][channel]` one product of
+//! matrices for all positions.
 //!
 //! ```text
 //! y = x wᵀ        dx = dy w        dw = dyᵀ x
 //! ```
 //!
-//! A linear layer is such a convolution of an image of one position. Gradients of few weights are left to
-//! [`direct_gradient`](super::direct_gradient): the product has no tasks for several threads there, and a long sum has.
+//! A linear layer is such a convolution of an image of one position. Gradients of few weights are
+//! left to [`direct_gradient`](super::direct_gradient): the product has no tasks for several
+//! threads there, and a long sum has.
 
 use super::shape::ConvShape;
 use crate::error::Error;

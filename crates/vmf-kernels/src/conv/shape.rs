@@ -1,4 +1,5 @@
-//! The geometry of a convolution: which input positions an output position sees, and through which taps.
+//! The geometry of a convolution: which input positions an output position sees, and through which
+//! taps.
 
 use crate::error::{Error, check_length};
 
@@ -26,7 +27,8 @@ pub struct ConvShape {
 }
 
 impl ConvShape {
-    /// A `kernel x kernel` convolution that keeps the image's size: stride 1, padding `kernel / 2`, one group.
+    /// A `kernel x kernel` convolution that keeps the image's size: stride 1, padding `kernel / 2`,
+    /// one group.
     pub fn same(
         batch: usize,
         in_channels: usize,
@@ -102,7 +104,8 @@ impl ConvShape {
         Some([along(0)?, along(1)?])
     }
 
-    /// The output that sees input `(y, x)` through tap `(ky, kx)`, if there is one: the inverse of `source`.
+    /// The output that sees input `(y, x)` through tap `(ky, kx)`, if there is one: the inverse of
+    /// `source`.
     #[inline]
     pub(super) fn target(&self, input: [usize; 2], tap: [usize; 2]) -> Option<[usize; 2]> {
         let output = self.output();
@@ -122,7 +125,8 @@ impl ConvShape {
             && (self.stride, self.padding, self.dilation, self.groups) == (1, 1, 1, 1)
     }
 
-    /// Whether every position is multiplied by the same matrix, and by itself: a linear layer at each of them.
+    /// Whether every position is multiplied by the same matrix, and by itself: a linear layer at
+    /// each of them.
     pub(super) fn is_pointwise(&self) -> bool {
         self.kernel == [1, 1] && (self.stride, self.padding, self.groups) == (1, 0, 1)
     }
@@ -133,13 +137,8 @@ impl ConvShape {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        let value = |name, value: String, requirement| {
-            Err(Error::Value {
-                name,
-                value,
-                requirement,
-            })
-        };
+        let value =
+            |name, value: String, requirement| Err(Error::Value { name, value, requirement });
         let sizes = [
             ("in_channels", self.in_channels),
             ("out_channels", self.out_channels),
@@ -161,14 +160,9 @@ impl ConvShape {
             }
         }
         for axis in 0..2 {
-            let seen = self
-                .dilation
-                .checked_mul(self.kernel[axis] - 1)
-                .and_then(|n| n.checked_add(1));
-            let padded = self
-                .padding
-                .checked_mul(2)
-                .and_then(|n| n.checked_add(self.input[axis]));
+            let seen =
+                self.dilation.checked_mul(self.kernel[axis] - 1).and_then(|n| n.checked_add(1));
+            let padded = self.padding.checked_mul(2).and_then(|n| n.checked_add(self.input[axis]));
             if seen.is_none() || padded.is_none() || seen > padded {
                 let found = format!(
                     "{} (dilation {}) over {} elements with padding {}",
@@ -184,17 +178,9 @@ impl ConvShape {
             self.in_channels.max(self.out_channels),
             self.taps(),
         ];
-        if elements
-            .iter()
-            .try_fold(8usize, |product, &n| product.checked_mul(n.max(1)))
-            .is_none()
-        {
+        if elements.iter().try_fold(8usize, |product, &n| product.checked_mul(n.max(1))).is_none() {
             let found = format!("{self:?}");
-            return value(
-                "shape",
-                found,
-                "small enough for its elements to be counted",
-            );
+            return value("shape", found, "small enough for its elements to be counted");
         }
         Ok(())
     }

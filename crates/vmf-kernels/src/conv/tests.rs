@@ -60,10 +60,7 @@ fn check(shape: ConvShape, algorithm: Algorithm, tolerance: f64, rng: &mut Rng) 
     let dy = rng.normals(shape.output_len());
     let expected = naive(&shape, &x, &w, &dy);
     for isa in Isa::available() {
-        let conv = Conv2d::new(shape)
-            .unwrap()
-            .with_algorithm(algorithm)
-            .with_isa(isa);
+        let conv = Conv2d::new(shape).unwrap().with_algorithm(algorithm).with_isa(isa);
         let what = format!("{algorithm:?} {isa:?} {shape:?}");
         // NaN in the results shows what was not written.
         let mut y = vec![f32::NAN; shape.output_len()];
@@ -71,20 +68,10 @@ fn check(shape: ConvShape, algorithm: Algorithm, tolerance: f64, rng: &mut Rng) 
         assert_close(&y, &expected.output, tolerance, &format!("y {what}"));
         let mut dx = vec![f32::NAN; shape.input_len()];
         conv.input_gradient(&dy, &w, &mut dx).unwrap();
-        assert_close(
-            &dx,
-            &expected.input_gradient,
-            tolerance,
-            &format!("dx {what}"),
-        );
+        assert_close(&dx, &expected.input_gradient, tolerance, &format!("dx {what}"));
         let mut dw = vec![f32::NAN; shape.weight_len()];
         conv.weight_gradient(&x, &dy, &mut dw).unwrap();
-        assert_close(
-            &dw,
-            &expected.weight_gradient,
-            tolerance,
-            &format!("dw {what}"),
-        );
+        assert_close(&dw, &expected.weight_gradient, tolerance, &format!("dw {what}"));
     }
 }
 
@@ -140,13 +127,10 @@ fn the_error_bounds_hold_for_wide_layers() {
     check(shape, Algorithm::Winograd, WINOGRAD_ERROR, &mut rng);
 }
 
-/// Enough rows for several chunks of the weight gradient: 21 of them directly, 4 through the points, and 20 of the gathered
-/// input of few channels.
+/// Enough rows for several chunks of the weight gradient: 21 of them directly, 4 through the
+/// points, and 20 of the gathered input of few channels.
 fn many_rows() -> [ConvShape; 2] {
-    [
-        ConvShape::same(37, 17, 20, [21, 30], 3),
-        ConvShape::same(70, 3, 10, [20, 16], 3),
-    ]
+    [ConvShape::same(37, 17, 20, [21, 30], 3), ConvShape::same(70, 3, 10, [20, 16], 3)]
 }
 
 #[test]
@@ -164,79 +148,23 @@ fn any_geometry_matches_its_definition() {
     let base = ConvShape::same(3, 8, 12, [7, 9], 3);
     let mut shapes = vec![
         ConvShape::same(3, 8, 12, [7, 9], 1),
-        // More rows than a block of the matrix product has, and weights enough for their gradient to be one.
+        // More rows than a block of the matrix product has, and weights enough for their gradient
+        // to be one.
         ConvShape::same(90, 130, 140, [3, 3], 1),
-        ConvShape {
-            kernel: [1, 1],
-            padding: 0,
-            stride: 2,
-            ..base
-        },
-        ConvShape {
-            kernel: [5, 5],
-            padding: 2,
-            ..base
-        },
-        ConvShape {
-            kernel: [7, 7],
-            padding: 3,
-            stride: 2,
-            in_channels: 3,
-            ..base
-        },
-        ConvShape {
-            kernel: [3, 1],
-            padding: 1,
-            ..base
-        },
+        ConvShape { kernel: [1, 1], padding: 0, stride: 2, ..base },
+        ConvShape { kernel: [5, 5], padding: 2, ..base },
+        ConvShape { kernel: [7, 7], padding: 3, stride: 2, in_channels: 3, ..base },
+        ConvShape { kernel: [3, 1], padding: 1, ..base },
         ConvShape { groups: 4, ..base },
-        ConvShape {
-            groups: 2,
-            stride: 2,
-            in_channels: 34,
-            out_channels: 20,
-            ..base
-        },
-        ConvShape {
-            groups: 8,
-            out_channels: 8,
-            ..base
-        },
-        ConvShape {
-            groups: 8,
-            out_channels: 8,
-            stride: 2,
-            kernel: [5, 5],
-            padding: 2,
-            ..base
-        },
-        ConvShape {
-            groups: 8,
-            out_channels: 16,
-            ..base
-        },
-        ConvShape {
-            dilation: 2,
-            padding: 2,
-            ..base
-        },
-        ConvShape {
-            padding: 0,
-            stride: 3,
-            ..base
-        },
+        ConvShape { groups: 2, stride: 2, in_channels: 34, out_channels: 20, ..base },
+        ConvShape { groups: 8, out_channels: 8, ..base },
+        ConvShape { groups: 8, out_channels: 8, stride: 2, kernel: [5, 5], padding: 2, ..base },
+        ConvShape { groups: 8, out_channels: 16, ..base },
+        ConvShape { dilation: 2, padding: 2, ..base },
+        ConvShape { padding: 0, stride: 3, ..base },
         ConvShape { padding: 4, ..base },
-        ConvShape {
-            batch: 40,
-            input: [16, 9],
-            ..base
-        },
-        ConvShape {
-            batch: 300,
-            input: [5, 9],
-            in_channels: 4,
-            ..base
-        },
+        ConvShape { batch: 40, input: [16, 9], ..base },
+        ConvShape { batch: 300, input: [5, 9], in_channels: 4, ..base },
     ];
     for _ in 0..25 {
         let groups = rng.between(1, 3);
@@ -270,16 +198,10 @@ fn bits_do_not_depend_on_the_number_of_threads() {
         ConvShape::same(9, 40, 70, [2, 2], 3),
         ConvShape::same(7, 3, 10, [8, 8], 3),
         ConvShape::same(150, 130, 140, [2, 3], 1),
-        ConvShape {
-            groups: 6,
-            ..ConvShape::same(5, 6, 6, [6, 6], 3)
-        },
+        ConvShape { groups: 6, ..ConvShape::same(5, 6, 6, [6, 6], 3) },
     ];
     for shape in shapes {
-        let (x, w) = (
-            rng.normals(shape.input_len()),
-            rng.normals(shape.weight_len()),
-        );
+        let (x, w) = (rng.normals(shape.input_len()), rng.normals(shape.weight_len()));
         let dy = rng.normals(shape.output_len());
         for algorithm in [Algorithm::Direct, Algorithm::Winograd] {
             let all = |threads| {
@@ -291,11 +213,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
                     conv.forward(&x, &w, &mut y).unwrap();
                     conv.input_gradient(&dy, &w, &mut dx).unwrap();
                     conv.weight_gradient(&x, &dy, &mut dw).unwrap();
-                    [y, dx, dw]
-                        .concat()
-                        .iter()
-                        .map(|x| x.to_bits())
-                        .collect::<Vec<_>>()
+                    [y, dx, dw].concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
                 })
             };
             let one = all(1);
@@ -326,21 +244,12 @@ fn wrong_shapes_are_errors_that_say_why() {
     let why = |shape| Conv2d::new(shape).unwrap_err().to_string();
     assert!(why(ConvShape { groups: 3, ..base }).contains("4 in 3 groups"));
     assert!(why(ConvShape { stride: 0, ..base }).contains("`stride` is 0"));
-    assert!(
-        why(ConvShape {
-            kernel: [9, 3],
-            ..base
-        })
-        .contains("no larger than the padded input")
-    );
+    assert!(why(ConvShape { kernel: [9, 3], ..base }).contains("no larger than the padded input"));
     let conv = Conv2d::new(base).unwrap();
     let (x, w) = (vec![0.0; base.input_len()], vec![0.0; base.weight_len()]);
     let error = conv.forward(&x, &w, &mut [0.0; 7]).unwrap_err().to_string();
     assert!(error.contains("`output` has 7 elements"), "{error}");
-    assert!(
-        conv.forward(&x[1..], &w, &mut vec![0.0; base.output_len()])
-            .is_err()
-    );
+    assert!(conv.forward(&x[1..], &w, &mut vec![0.0; base.output_len()]).is_err());
     let empty = ConvShape { batch: 0, ..base };
     let mut dw = vec![1.0; base.weight_len()];
     let conv = Conv2d::new(empty).unwrap();

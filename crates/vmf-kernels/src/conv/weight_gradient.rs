@@ -1,14 +1,16 @@
-//! What the weight gradients of the direct and of Winograd's convolution share: sums of outer products.
+//! What the weight gradients of the direct and of Winograd's convolution share: sums of outer
+//! products.
 //!
 //! ```text
 //! sum[point][o][i] = sum over rows r of  a[point][r][o] * b[point][r][i]
 //! ```
 //!
-//! A row is one image at one position (or one tile), a point one tap (or one of the 36 Winograd products), `a` comes
-//! from the output gradient, `b` from the input. Both are packed into panels of channels, so that the sum over rows
-//! reads memory front to back. The rows come in chunks that fit the cache. A few parts of the chunks are summed
-//! independently, so that threads seldom wait for each other, and within a chunk threads divide the (o, i) plane among
-//! them. Which parts there are depends on the number of chunks alone, and all sums are in order, so that the result does
+//! A row is one image at one position (or one tile), a point one tap (or one of the 36 Winograd
+//! products), `a` comes from the output gradient, `b` from the input. Both are packed into panels
+//! of channels, so that the sum over rows reads memory front to back. The rows come in chunks that
+//! fit the cache. A few parts of the chunks are summed independently, so that threads seldom wait
+//! for each other, and within a chunk threads divide the (o, i) plane among them. Which parts there
+//! are depends on the number of chunks alone, and all sums are in order, so that the result does
 //! not depend on the number of threads.
 
 use crate::gemm::tile::{MicroKernel, Next, Product};
@@ -39,8 +41,9 @@ pub(super) struct Sums {
     block_rows: usize,
 }
 
-/// Parts of the chunks that are summed independently. Each has its own sums, which in the end are added, so that more of
-/// them would cost more than they spare: a part's chunks still have tasks for several threads.
+/// Parts of the chunks that are summed independently. Each has its own sums, which in the end are
+/// added, so that more of them would cost more than they spare: a part's chunks still have tasks
+/// for several threads.
 const PARTS: usize = 2;
 
 /// As many chunks as asked for, or one more so that both parts have as many.
@@ -67,19 +70,14 @@ pub(super) struct Block {
 impl Sums {
     pub(super) fn new(kernel: MicroKernel, points: usize, outputs: usize, inputs: usize) -> Self {
         let width = kernel.panel_rows();
-        // Wide blocks read the panels of `b` less often; narrow ones make tasks enough for every thread.
+        // Wide blocks read the panels of `b` less often; narrow ones make tasks enough for every
+        // thread.
         let panels = inputs.div_ceil(kernel.cols);
         let block_rows = [2 * width, width]
             .into_iter()
             .find(|rows| panels * outputs.div_ceil(*rows) >= 8)
             .unwrap_or(kernel.rows);
-        Sums {
-            kernel,
-            points,
-            outputs,
-            inputs,
-            block_rows,
-        }
+        Sums { kernel, points, outputs, inputs, block_rows }
     }
 
     fn panels(&self) -> usize {
@@ -90,7 +88,8 @@ impl Sums {
         self.panels() * self.outputs.div_ceil(self.block_rows)
     }
 
-    /// From one point to the next; the extra cache line keeps points out of each other's sets of the cache.
+    /// From one point to the next; the extra cache line keeps points out of each other's sets of
+    /// the cache.
     fn point_stride(&self) -> usize {
         self.block_rows * self.kernel.cols + 16
     }
@@ -112,7 +111,8 @@ impl Sums {
         }
     }
 
-    /// Sums over all chunks, of which `pack` prepares one and hands it on, and hands each block of sums to `finish`.
+    /// Sums over all chunks, of which `pack` prepares one and hands it on, and hands each block of
+    /// sums to `finish`.
     pub(super) fn run(
         &self,
         chunks: usize,
@@ -133,32 +133,23 @@ impl Sums {
             return;
         }
         let mut sums = Scratch::take(PARTS * self.count() * len);
-        sums.par_chunks_mut(self.count() * len)
-            .by_task()
-            .enumerate()
-            .for_each(|(part, sums)| {
-                let first = part * chunks / PARTS;
-                for number in first..(part + 1) * chunks / PARTS {
-                    pack(number, &mut |chunk| {
-                        sums.par_chunks_mut(len)
-                            .by_task()
-                            .enumerate()
-                            .for_each(|(index, sums)| {
-                                self.multiply(chunk, &self.block(index), sums, number > first);
-                            });
+        sums.par_chunks_mut(self.count() * len).by_task().enumerate().for_each(|(part, sums)| {
+            let first = part * chunks / PARTS;
+            for number in first..(part + 1) * chunks / PARTS {
+                pack(number, &mut |chunk| {
+                    sums.par_chunks_mut(len).by_task().enumerate().for_each(|(index, sums)| {
+                        self.multiply(chunk, &self.block(index), sums, number > first);
                     });
-                }
-            });
+                });
+            }
+        });
         let sums: &[f32] = &sums;
         all_blocks().for_each(|index| {
             let mut total = Scratch::take(len);
             let mut of_parts = sums.chunks_exact(len).skip(index).step_by(self.count());
             total.copy_from_slice(of_parts.next().unwrap_or_default());
             for part in of_parts {
-                total
-                    .iter_mut()
-                    .zip(part)
-                    .for_each(|(total, sum)| *total += sum);
+                total.iter_mut().zip(part).for_each(|(total, sum)| *total += sum);
             }
             finish(self.block(index), &total);
         });
@@ -174,19 +165,15 @@ impl Sums {
             while row < block.rows {
                 let within = (block.output + row) % width;
                 let rows = (width - within).min(block.rows - row);
-                // The block's next panel of A at this point, or the first at the point that follows.
+                // The block's next panel of A at this point, or the first at the point that
+                // follows.
                 let (next_row, next_point) = match row + rows < block.rows {
                     true => (row + rows, segments),
                     false => (0, &following.0),
                 };
                 let next = Next {
-                    a: next_point
-                        .first()
-                        .map(|&(a, _)| chunk.a[a_panel(next_row) + a..].as_ptr()),
-                    b: following
-                        .0
-                        .first()
-                        .map(|&(_, b)| chunk.b[b_panel + b..].as_ptr()),
+                    a: next_point.first().map(|&(a, _)| chunk.a[a_panel(next_row) + a..].as_ptr()),
+                    b: following.0.first().map(|&(_, b)| chunk.b[b_panel + b..].as_ptr()),
                 };
                 let product = Product {
                     segments,
@@ -202,8 +189,8 @@ impl Sums {
                     cols: self.kernel.cols,
                     accumulate,
                 };
-                // SAFETY: segments lie within the chunk's panels (whoever packed it says so), and a block holds
-                // `block_rows` rows of the tile's width at every point.
+                // SAFETY: segments lie within the chunk's panels (whoever packed it says so), and a
+                // block holds `block_rows` rows of the tile's width at every point.
                 unsafe { self.kernel.run(rows, &product) };
                 row += rows;
             }

@@ -39,13 +39,7 @@ impl Panels {
             Role::Forward => (inputs, outputs),
             Role::InputGradient => (outputs, inputs),
         };
-        Panels {
-            role,
-            depth,
-            cols,
-            taps: shape.taps(),
-            width,
-        }
+        Panels { role, depth, cols, taps: shape.taps(), width }
     }
 
     /// Panels in one group.
@@ -58,20 +52,16 @@ impl Panels {
         self.taps * self.depth * self.width
     }
 
-    /// Fills one panel from the group's weights, `(outputs, inputs, taps)`; columns past the last are zero.
+    /// Fills one panel from the group's weights, `(outputs, inputs, taps)`; columns past the last
+    /// are zero.
     ///
-    /// Taps keep their numbers in both roles: who computes the input gradient looks up, for a tap, the output that
-    /// sees the input through it.
+    /// Taps keep their numbers in both roles: who computes the input gradient looks up, for a tap,
+    /// the output that sees the input through it.
     pub(super) fn pack(&self, isa: Isa, weights: &[f32], panel: usize, to: &mut [f32]) {
         if self.width > self.cols - panel * self.width {
             to.fill(0.0);
         }
-        let pack = Pack {
-            panels: *self,
-            weights,
-            first: panel * self.width,
-            to,
-        };
+        let pack = Pack { panels: *self, weights, first: panel * self.width, to };
         dispatch_vector(isa, pack);
     }
 }
@@ -107,12 +97,8 @@ impl Pack<'_> {
 
     /// Where the taps of `steps` channels go, from the first channel's place on.
     fn places(&self, steps: usize) -> Vec<usize> {
-        let Panels {
-            depth, taps, width, ..
-        } = self.panels;
-        (0..steps * taps)
-            .map(|j| (j % taps * depth + j / taps) * width)
-            .collect()
+        let Panels { depth, taps, width, .. } = self.panels;
+        (0..steps * taps).map(|j| (j % taps * depth + j / taps) * width).collect()
     }
 
     /// Each column is a stretch of memory, `[depth][tap]`.
@@ -121,9 +107,7 @@ impl Pack<'_> {
     /// The processor has the instruction set of `V`.
     #[inline(always)]
     unsafe fn columns<V: Vector>(self) {
-        let Panels {
-            depth, taps, width, ..
-        } = self.panels;
+        let Panels { depth, taps, width, .. } = self.panels;
         let cols = self.cols();
         let columns = &self.weights[self.first * depth * taps..][..cols * depth * taps];
         let places = self.places(BLOCK.min(depth));
@@ -142,9 +126,7 @@ impl Pack<'_> {
     /// As [`columns`](Self::columns).
     #[inline(always)]
     unsafe fn rows<V: Vector>(self) {
-        let Panels {
-            depth, taps, width, ..
-        } = self.panels;
+        let Panels { depth, taps, width, .. } = self.panels;
         let cols = self.cols();
         let places = self.places(1);
         for k in 0..depth {

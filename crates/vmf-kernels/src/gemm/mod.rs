@@ -1,10 +1,11 @@
-//! Dense matrix products, by the algorithm of Goto and van de Geijn, *Anatomy of High-Performance Matrix
-//! Multiplication* (2008).
+//! Dense matrix products, by the algorithm of Goto and van de Geijn, *Anatomy of High-Performance
+//! Matrix Multiplication* (2008).
 //!
-//! A slab of B is packed into panels that the micro-kernel (`tile`) reads front to back: a panel of B (`DEPTH` x 16 with
-//! AVX2) stays in the first-level cache while the rows of A pass by, which come from the second level. Rows of A that lie
-//! in memory as such are read in place; a transposed A is packed as well. Linear layers and convolutions with 1x1 kernels
-//! are this product three times: `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
+//! A slab of B is packed into panels that the micro-kernel (`tile`) reads front to back: a panel of
+//! B (`DEPTH` x 16 with AVX2) stays in the first-level cache while the rows of A pass by, which
+//! come from the second level. Rows of A that lie in memory as such are read in place; a transposed
+//! A is packed as well. Linear layers and convolutions with 1x1 kernels are this product three
+//! times: `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
 
 pub(crate) mod tile;
 
@@ -17,7 +18,8 @@ use crate::vector::{Vector, VectorKernel, dispatch_vector};
 use rayon::prelude::*;
 use tile::{MicroKernel, Next, Product};
 
-/// Depth of a packed slab: a panel of B has 16 KB with AVX2, 32 KB with AVX-512, as much as a first-level cache.
+/// Depth of a packed slab: a panel of B has 16 KB with AVX2, 32 KB with AVX-512, as much as a
+/// first-level cache.
 const DEPTH: usize = 256;
 /// Rows of A in a block: with [`DEPTH`], under a megabyte.
 const ROWS: usize = 768;
@@ -44,13 +46,7 @@ impl<'a> Matrix<'a> {
     /// A row-major matrix.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Result<Self, Error> {
         check_length("data", data.len(), elements(rows, cols)?)?;
-        Ok(Matrix {
-            data,
-            rows,
-            cols,
-            row_stride: cols,
-            col_stride: 1,
-        })
+        Ok(Matrix { data, rows, cols, row_stride: cols, col_stride: 1 })
     }
 
     /// The same elements seen as the transpose.
@@ -75,7 +71,8 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// The elements of a matrix. Whatever is reached in one whose elements can be counted has a place that can be, too.
+/// The elements of a matrix. Whatever is reached in one whose elements can be counted has a place
+/// that can be, too.
 fn elements(rows: usize, cols: usize) -> Result<usize, Error> {
     rows.checked_mul(cols).ok_or_else(|| Error::Value {
         name: "shape",
@@ -142,22 +139,19 @@ pub fn gemm_on(
     Ok(())
 }
 
-/// Copies a matrix into panels of `width` rows: `[panel][column][row within panel]`, the last panel padded with zeros.
+/// Copies a matrix into panels of `width` rows: `[panel][column][row within panel]`, the last panel
+/// padded with zeros.
 fn pack(isa: Isa, m: Matrix, width: usize) -> Scratch {
     let mut packed = Scratch::take(m.rows.div_ceil(width) * width * m.cols);
-    packed
-        .par_chunks_mut(width * m.cols)
-        .by_task()
-        .enumerate()
-        .for_each(|(panel, to)| {
-            let first = panel * width;
-            let rows = width.min(m.rows - first);
-            if rows < width {
-                to.fill(0.0);
-            }
-            let m = m.part(first, rows, 0, m.cols);
-            dispatch_vector(isa, PackPanel { m, width, to });
-        });
+    packed.par_chunks_mut(width * m.cols).by_task().enumerate().for_each(|(panel, to)| {
+        let first = panel * width;
+        let rows = width.min(m.rows - first);
+        if rows < width {
+            to.fill(0.0);
+        }
+        let m = m.part(first, rows, 0, m.cols);
+        dispatch_vector(isa, PackPanel { m, width, to });
+    });
     packed
 }
 
@@ -203,26 +197,17 @@ struct Left<'a> {
 impl<'a> Left<'a> {
     /// Rows that lie in memory as such.
     fn in_place(m: Matrix<'a>) -> Self {
-        Left {
-            data: m.data,
-            row: m.row_stride,
-            step: 1,
-            panel: None,
-        }
+        Left { data: m.data, row: m.row_stride, step: 1, panel: None }
     }
 
     /// Rows that were packed into panels.
     fn packed(data: &'a [f32], depth: usize, kernel: MicroKernel) -> Self {
         let width = kernel.panel_rows();
-        Left {
-            data,
-            row: 1,
-            step: width,
-            panel: Some((width, width * depth)),
-        }
+        Left { data, row: 1, step: width, panel: Some((width, width * depth)) }
     }
 
-    /// The elements from `row` on, which is the first of a panel if there are any, and those of the panel that follows.
+    /// The elements from `row` on, which is the first of a panel if there are any, and those of the
+    /// panel that follows.
     fn at_row(&self, row: usize) -> (&'a [f32], Option<&'a [f32]>) {
         match self.panel {
             None => (&self.data[row * self.row..], None),
@@ -268,43 +253,38 @@ impl Block<'_> {
         let step = a.panel.map_or(task_rows, |(rows, _)| rows);
         assert!(task_rows.is_multiple_of(step));
         let across = panels.div_ceil(task_panels);
-        (0..self.rows.div_ceil(task_rows) * across)
-            .into_par_iter()
-            .by_task()
-            .for_each(|task| {
-                let (down, right) = (task / across * task_rows, task % across * task_panels);
-                let last = panels.min(right + task_panels);
-                for panel in right..last {
-                    let cols = width.min(self.cols - panel * width);
-                    let next_b = (panel + 1 < last).then(|| b[(panel + 1) * panel_len..].as_ptr());
-                    for row in (down..self.rows.min(down + task_rows)).step_by(step) {
-                        let rows = step.min(self.rows - row);
-                        let (left, next_a) = a.at_row(row);
-                        assert!((rows - 1) * a.row + (self.depth - 1) * a.step < left.len());
-                        let at = self.origin + row * self.stride + panel * width;
-                        let product = Product {
-                            segments: &[(0, 0)],
-                            depth: self.depth,
-                            a: left.as_ptr(),
-                            a_row: a.row,
-                            a_step: a.step,
-                            b: b[panel * panel_len..][..panel_len].as_ptr(),
-                            b_step: width,
-                            next: Next {
-                                a: next_a.map(<[f32]>::as_ptr),
-                                b: next_b,
-                            },
-                            c: self.c.at(at, (rows - 1) * self.stride + cols),
-                            c_row: self.stride,
-                            cols,
-                            accumulate: self.accumulate,
-                        };
-                        // SAFETY: A's last element was checked above, the slice of B is a whole panel, `at` checked
-                        // C's last element. Steps divide tasks, so each task writes elements of its own.
-                        unsafe { kernel.run(rows, &product) };
-                    }
+        (0..self.rows.div_ceil(task_rows) * across).into_par_iter().by_task().for_each(|task| {
+            let (down, right) = (task / across * task_rows, task % across * task_panels);
+            let last = panels.min(right + task_panels);
+            for panel in right..last {
+                let cols = width.min(self.cols - panel * width);
+                let next_b = (panel + 1 < last).then(|| b[(panel + 1) * panel_len..].as_ptr());
+                for row in (down..self.rows.min(down + task_rows)).step_by(step) {
+                    let rows = step.min(self.rows - row);
+                    let (left, next_a) = a.at_row(row);
+                    assert!((rows - 1) * a.row + (self.depth - 1) * a.step < left.len());
+                    let at = self.origin + row * self.stride + panel * width;
+                    let product = Product {
+                        segments: &[(0, 0)],
+                        depth: self.depth,
+                        a: left.as_ptr(),
+                        a_row: a.row,
+                        a_step: a.step,
+                        b: b[panel * panel_len..][..panel_len].as_ptr(),
+                        b_step: width,
+                        next: Next { a: next_a.map(<[f32]>::as_ptr), b: next_b },
+                        c: self.c.at(at, (rows - 1) * self.stride + cols),
+                        c_row: self.stride,
+                        cols,
+                        accumulate: self.accumulate,
+                    };
+                    // SAFETY: A's last element was checked above, the slice of B is a whole panel,
+                    // `at` checked C's last element. Steps divide tasks, so
+                    // each task writes elements of its own.
+                    unsafe { kernel.run(rows, &product) };
                 }
-            });
+            }
+        });
     }
 }
 
@@ -382,10 +362,7 @@ mod tests {
     #[test]
     fn an_empty_sum_is_zero() {
         let mut c = [1.0; 6];
-        let (a, b) = (
-            Matrix::new(&[], 2, 0).unwrap(),
-            Matrix::new(&[], 0, 3).unwrap(),
-        );
+        let (a, b) = (Matrix::new(&[], 2, 0).unwrap(), Matrix::new(&[], 0, 3).unwrap());
         gemm(a, b, &mut c, true).unwrap();
         assert_eq!(c, [1.0; 6]);
         gemm(a, b, &mut c, false).unwrap();

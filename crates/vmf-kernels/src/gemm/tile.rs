@@ -1,17 +1,18 @@
-//! The micro-kernel of Goto's GEMM: a tile of C held in registers while the depth of the product runs through it.
+//! The micro-kernel of Goto's GEMM: a tile of C held in registers while the depth of the product
+//! runs through it.
 //!
 //! ```text
 //! C[i][j] (+)= sum over segments s, over k:  A[s + i * a_row + k * a_step] * B[s + k * b_step + j]
 //! ```
 //!
-//! A tile is `rows x cols`: 6 x 16 with AVX2 (12 of 16 registers accumulate, 2 hold B, 1 an element of A),
-//! 12 x 32 with AVX-512 (24 of 32), 6 x 8 with the baseline's four lanes. The rows of B are contiguous and as long
-//! as the tile is wide (packed and padded), A has two strides, so that it is read in place as rows or as columns.
-//! The segments make one product of several: the taps of a convolution are one long sum that never leaves the
-//! registers.
+//! A tile is `rows x cols`: 6 x 16 with AVX2 (12 of 16 registers accumulate, 2 hold B, 1 an element
+//! of A), 12 x 32 with AVX-512 (24 of 32), 6 x 8 with the baseline's four lanes. The rows of B are
+//! contiguous and as long as the tile is wide (packed and padded), A has two strides, so that it is
+//! read in place as rows or as columns. The segments make one product of several: the taps of a
+//! convolution are one long sum that never leaves the registers.
 //!
-//! Each element of C is one chain of fused multiply-adds in the order of the segments. So a result does not depend
-//! on how rows were grouped into tiles, and not on the number of threads.
+//! Each element of C is one chain of fused multiply-adds in the order of the segments. So a result
+//! does not depend on how rows were grouped into tiles, and not on the number of threads.
 
 // Small matrices of registers: the indices are those of the formulas.
 #![allow(clippy::needless_range_loop)]
@@ -22,7 +23,8 @@ use crate::vector::{Quad, Vector};
 /// Where the operands of the product that follows are, as far as that is known.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Next {
-    /// A, if its elements lie together. Without it, it is the rows of A below the tile's own that are asked for.
+    /// A, if its elements lie together. Without it, it is the rows of A below the tile's own that
+    /// are asked for.
     pub(crate) a: Option<*const f32>,
     /// B.
     pub(crate) b: Option<*const f32>,
@@ -89,9 +91,9 @@ impl MicroKernel {
     /// Computes `rows` rows of C, tile by tile.
     ///
     /// # Safety
-    /// For every segment, every row below `rows` and every `k` below the depth, A is readable where the formula
-    /// above reads it and B for a whole tile's columns; C is writable (readable if accumulating) for `cols` columns of
-    /// each row, and no other thread touches those.
+    /// For every segment, every row below `rows` and every `k` below the depth, A is readable where
+    /// the formula above reads it and B for a whole tile's columns; C is writable (readable if
+    /// accumulating) for `cols` columns of each row, and no other thread touches those.
     #[inline(always)]
     pub(crate) unsafe fn run(&self, rows: usize, product: &Product) {
         debug_assert!(product.cols <= self.cols);
@@ -137,8 +139,8 @@ unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p:
 /// Elements of a cache line; also the steps of the sum between two requests.
 const LINE: usize = 16;
 
-/// Requests for the operands that come next, each for as many lines of A as a tile reads in as many steps, and for so many of
-/// B that all tiles of a product together ask for all of it.
+/// Requests for the operands that come next, each for as many lines of A as a tile reads in as many
+/// steps, and for so many of B that all tiles of a product together ask for all of it.
 struct Requests {
     a: *const f32,
     /// From one line of a request to the next, and from one request to the next.
@@ -149,7 +151,8 @@ struct Requests {
 }
 
 impl Requests {
-    /// Those of tile `number` of `count`, which has `ROWS` rows, as far as they exist, and `cols` columns.
+    /// Those of tile `number` of `count`, which has `ROWS` rows, as far as they exist, and `cols`
+    /// columns.
     #[inline(always)]
     fn new<const ROWS: usize>(number: usize, count: usize, cols: usize, p: &Product) -> Self {
         // Sixteen steps read as many lines of B as it has columns.
@@ -194,8 +197,8 @@ unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(
     mut requests: Requests,
     p: &Product,
 ) {
-    // SAFETY: the caller's contract covers every address formed; the last steps only move past the end. `whole` has rows of
-    // `WIDEST`, which `store` checks to be enough.
+    // SAFETY: the caller's contract covers every address formed; the last steps only move past the
+    // end. `whole` has rows of `WIDEST`, which `store` checks to be enough.
     unsafe {
         let mut sums = [[V::splat(0.0); REGS]; ROWS];
         for &(a, b) in p.segments {
@@ -245,11 +248,13 @@ const WIDEST: usize = 32;
 
 /// Writes, or adds, a whole tile to rows that are `row` apart.
 ///
-/// The loops do as little as they can: LLVM keeps the sums in registers only if it unrolls all loops over them early, and it
-/// leaves loops alone that would grow too long. With the sums in memory the kernel takes more than twice the time.
+/// The loops do as little as they can: LLVM keeps the sums in registers only if it unrolls all
+/// loops over them early, and it leaves loops alone that would grow too long. With the sums in
+/// memory the kernel takes more than twice the time.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`, and every row of `to` is writable, readable if accumulating.
+/// The processor has the instruction set of `V`, and every row of `to` is writable, readable if
+/// accumulating.
 #[inline(always)]
 unsafe fn store<V: Vector, const ROWS: usize, const REGS: usize>(
     sums: &[[V; REGS]; ROWS],
@@ -282,12 +287,7 @@ const PORTABLE: MicroKernel = {
         // SAFETY: the caller's contract; every processor has the baseline.
         unsafe { tiles::<Quad, 6, 2>(rows, p) }
     }
-    MicroKernel {
-        rows: 6,
-        cols: 8,
-        lanes: 4,
-        run,
-    }
+    MicroKernel { rows: 6, cols: 8, lanes: 4, run }
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -301,12 +301,7 @@ mod x86 {
             // SAFETY: the caller's contract; the features are enabled here.
             unsafe { tiles::<__m256, 6, 2>(rows, p) }
         }
-        MicroKernel {
-            rows: 6,
-            cols: 16,
-            lanes: 8,
-            run,
-        }
+        MicroKernel { rows: 6, cols: 16, lanes: 8, run }
     };
 
     pub(super) const AVX512: MicroKernel = {
@@ -315,11 +310,6 @@ mod x86 {
             // SAFETY: the caller's contract; the features are enabled here.
             unsafe { tiles::<__m512, 12, 2>(rows, p) }
         }
-        MicroKernel {
-            rows: 12,
-            cols: 32,
-            lanes: 16,
-            run,
-        }
+        MicroKernel { rows: 12, cols: 32, lanes: 16, run }
     };
 }

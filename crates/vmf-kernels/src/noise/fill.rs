@@ -1,7 +1,8 @@
 //! Normals by the tile, in the order in which kernels consume them.
 //!
-//! Normals are made in batches of [`LANES`] Philox blocks: first the words (64-bit lanes), then the normals (32-bit lanes)
-//! in plain loops that LLVM vectorizes. A batch never leaves the first-level cache.
+//! Normals are made in batches of [`LANES`] Philox blocks: first the words (64-bit lanes), then the
+//! normals (32-bit lanes) in plain loops that LLVM vectorizes. A batch never leaves the first-level
+//! cache.
 
 use super::philox::Blocks;
 use super::{ELEMENTS_PER_BLOCK, MAX_ELEMENTS, Noise};
@@ -13,7 +14,8 @@ use rayon::prelude::*;
 
 /// Philox blocks in a batch.
 const LANES: usize = 64;
-/// Batches are cut short in steps of this many blocks, so that no vector loop is left with a scalar remainder.
+/// Batches are cut short in steps of this many blocks, so that no vector loop is left with a scalar
+/// remainder.
 const STEP: usize = 16;
 const PER_BLOCK: usize = ELEMENTS_PER_BLOCK as usize;
 /// Elements of a batch.
@@ -23,8 +25,9 @@ const TASK: usize = 1 << 16;
 
 /// Fills `out` with the normals of the logical elements `first .. first + out.len()`, in parallel.
 ///
-/// In `f32` the values are within 2e-6 of [`normal`](super::normal); in `f64` they are equal to it. They do not
-/// depend on the number of threads. Between instruction sets, `f32` values differ by rounding.
+/// In `f32` the values are within 2e-6 of [`normal`](super::normal); in `f64` they are equal to it.
+/// They do not depend on the number of threads. Between instruction sets, `f32` values differ by
+/// rounding.
 pub fn fill_normals<R: Real>(noise: &Noise, first: u64, out: &mut [R]) -> Result<(), Error> {
     let end = first.saturating_add(out.len() as u64);
     let elements = noise.elements_per_sample.unwrap_or(end);
@@ -32,23 +35,17 @@ pub fn fill_normals<R: Real>(noise: &Noise, first: u64, out: &mut [R]) -> Result
         return Err(Error::TooManyElements { elements });
     }
     if elements == 0 && !out.is_empty() {
-        return Err(Error::Folding {
-            elements: out.len(),
-            per_sample: elements,
-        });
+        return Err(Error::Folding { elements: out.len(), per_sample: elements });
     }
     fill_normals_on(Isa::current(), noise, first, out);
     Ok(())
 }
 
 fn fill_normals_on<R: Real>(isa: Isa, noise: &Noise, first: u64, out: &mut [R]) {
-    out.par_chunks_mut(TASK)
-        .by_task()
-        .enumerate()
-        .for_each(|(task, out)| {
-            let first = first + (task * TASK) as u64;
-            dispatch_to(isa, FillRun { noise, first, out });
-        });
+    out.par_chunks_mut(TASK).by_task().enumerate().for_each(|(task, out)| {
+        let first = first + (task * TASK) as u64;
+        dispatch_to(isa, FillRun { noise, first, out });
+    });
 }
 
 struct FillRun<'a, R> {
@@ -74,9 +71,8 @@ pub(crate) fn fill_run<R: Real, S: Simd>(noise: &Noise, first: u64, out: &mut [R
     let mut done = 0;
     while done < out.len() {
         let (key, element) = noise.locate(first + done as u64);
-        let in_sample = noise
-            .elements_per_sample
-            .map_or(u64::MAX, |per_sample| per_sample - element);
+        let in_sample =
+            noise.elements_per_sample.map_or(u64::MAX, |per_sample| per_sample - element);
         let skip = (element % ELEMENTS_PER_BLOCK) as usize;
         let length = (out.len() - done).min(BATCH - skip);
         let length = in_sample.min(length as u64) as usize;
@@ -112,8 +108,9 @@ fn interleave<R: Real>(normals: &[[R; LANES]; PER_BLOCK], out: &mut [R]) {
     }
 }
 
-/// A rectangle of a tensor whose slowest dimension in memory is the position: `rows` consecutive pairs
-/// (image, channel) by `positions` consecutive positions, of the `spatial` positions that a pair has.
+/// A rectangle of a tensor whose slowest dimension in memory is the position: `rows` consecutive
+/// pairs (image, channel) by `positions` consecutive positions, of the `spatial` positions that a
+/// pair has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planes {
     pub(crate) spatial: usize,
@@ -126,8 +123,9 @@ pub(crate) struct Planes {
 impl Planes {
     /// How many positions to fill together, so that few of a block's four normals are thrown away.
     ///
-    /// Where S is a multiple of four, a block is four positions of one row. Elsewhere blocks begin anywhere in a
-    /// row, and it takes a row's worth of positions, or a batch's, to use most of them.
+    /// Where S is a multiple of four, a block is four positions of one row. Elsewhere blocks begin
+    /// anywhere in a row, and it takes a row's worth of positions, or a batch's, to use most of
+    /// them.
     pub(crate) fn preferred_positions(spatial: usize) -> usize {
         if spatial.is_multiple_of(PER_BLOCK) {
             PER_BLOCK
@@ -143,7 +141,8 @@ impl Planes {
 
     /// The normals of the rectangle: that of row r and position p goes to `out[p * pitch + r]`.
     ///
-    /// `scratch` and `out` need room for `positions * pitch` elements; `pitch` is at least [`Self::pitch`] of the rows.
+    /// `scratch` and `out` need room for `positions * pitch` elements; `pitch` is at least
+    /// [`Self::pitch`] of the rows.
     #[inline(always)]
     pub(crate) fn fill<R: Real, S: Simd>(
         self,
@@ -167,14 +166,14 @@ impl Planes {
         }
     }
 
-    /// Each row's four positions are one block: the batch is already in the order that is asked for.
+    /// Each row's four positions are one block: the batch is already in the order that is asked
+    /// for.
     #[inline(always)]
     fn fill_by_block<R: Real, S: Simd>(self, noise: &Noise, pitch: usize, out: &mut [R]) {
         let spatial = self.spatial as u64;
         let stride = (spatial / ELEMENTS_PER_BLOCK) as u32;
-        let rows_per_sample = noise
-            .elements_per_sample
-            .map_or(u64::MAX, |per_sample| per_sample / spatial);
+        let rows_per_sample =
+            noise.elements_per_sample.map_or(u64::MAX, |per_sample| per_sample / spatial);
         let (out0, rest) = out.split_at_mut(pitch);
         let (out1, rest) = rest.split_at_mut(pitch);
         let (out2, out3) = rest.split_at_mut(pitch);
@@ -186,7 +185,8 @@ impl Planes {
             let in_sample = rows_per_sample - row % rows_per_sample;
             let count = in_sample.min((self.rows - done).min(LANES) as u64) as usize;
             let block = (element / ELEMENTS_PER_BLOCK) as u32;
-            // Lanes beyond the count are overwritten by the next batch, or lie between `rows` and `pitch`.
+            // Lanes beyond the count are overwritten by the next batch, or lie between `rows` and
+            // `pitch`.
             let lanes = count.next_multiple_of(STEP).min(pitch - done);
             words.fill::<S>(key.blocks(block, stride), lanes);
             let lanes = done..done + lanes;
@@ -243,7 +243,8 @@ impl Words {
         blocks.words::<S>(self.0.each_mut().map(|words| &mut words[..count]));
     }
 
-    /// The normals made of them: z_i of each block goes to the i-th slice. The slices are equally long.
+    /// The normals made of them: z_i of each block goes to the i-th slice. The slices are equally
+    /// long.
     #[inline(always)]
     fn normals<R: Real, S: Simd>(&self, z0: &mut [R], z1: &mut [R], z2: &mut [R], z3: &mut [R]) {
         let count = z0.len();
@@ -266,12 +267,8 @@ mod tests {
     use super::*;
     use crate::noise::{NoiseKey, normal};
 
-    const KEY: NoiseKey = NoiseKey {
-        seed: 0xfedc_ba98_7654_3210,
-        stream: 1,
-        step: 2,
-        sample: u32::MAX - 1,
-    };
+    const KEY: NoiseKey =
+        NoiseKey { seed: 0xfedc_ba98_7654_3210, stream: 1, step: 2, sample: u32::MAX - 1 };
 
     fn reference(noise: &Noise, index: u64) -> f64 {
         let (key, element) = noise.locate(index);
@@ -280,11 +277,7 @@ mod tests {
 
     #[test]
     fn runs_may_begin_and_end_anywhere() {
-        let noises = [
-            Noise::new(KEY),
-            Noise::folded(KEY, 37),
-            Noise::folded(KEY, 512),
-        ];
+        let noises = [Noise::new(KEY), Noise::folded(KEY, 37), Noise::folded(KEY, 512)];
         for isa in Isa::available() {
             for noise in noises {
                 for first in [0, 1, 2, 3, 4, 255, 1023, (1 << 34) - 700] {
@@ -329,18 +322,11 @@ mod tests {
                 (301, 48, 253),
                 (8, 0, 3),
             ] {
-                for noise in [
-                    Noise::new(KEY),
-                    Noise::folded(KEY, 3 * spatial as u64),
-                    Noise::folded(KEY, 5),
-                ] {
-                    let planes = Planes {
-                        spatial,
-                        first_row: 11,
-                        rows: 97,
-                        first_position,
-                        positions,
-                    };
+                for noise in
+                    [Noise::new(KEY), Noise::folded(KEY, 3 * spatial as u64), Noise::folded(KEY, 5)]
+                {
+                    let planes =
+                        Planes { spatial, first_row: 11, rows: 97, first_position, positions };
                     let mut out = vec![0f32; Planes::pitch(planes.rows) * positions];
                     dispatch_to(isa, FillPlanes(planes, &noise, &mut out));
                     for p in 0..positions {
@@ -360,12 +346,7 @@ mod tests {
     fn more_elements_than_counters_are_refused() {
         let mut out = [0f32; 8];
         let error = fill_normals(&Noise::new(KEY), MAX_ELEMENTS - 7, &mut out);
-        assert_eq!(
-            error,
-            Err(Error::TooManyElements {
-                elements: MAX_ELEMENTS + 1
-            })
-        );
+        assert_eq!(error, Err(Error::TooManyElements { elements: MAX_ELEMENTS + 1 }));
         assert!(fill_normals(&Noise::folded(KEY, 0), 0, &mut out).is_err());
         assert!(fill_normals(&Noise::new(KEY), MAX_ELEMENTS - 8, &mut out).is_ok());
     }

@@ -1,29 +1,33 @@
 //! Standard normal noise as a pure function of a key and an element's index.
 //!
-//! A generator with a state forces an order on those who draw from it. Here there is no state: the noise of an
-//! element is computed from *which* element it is, so it is the same on any number of threads, in any memory
-//! layout and on any device, and the backward pass computes it again instead of keeping it in memory.
+//! A generator with a state forces an order on those who draw from it. Here there is no state: the
+//! noise of an element is computed from *which* element it is, so it is the same on any number of
+//! threads, in any memory layout and on any device, and the backward pass computes it again instead
+//! of keeping it in memory.
 //!
 //! # The specification
 //!
-//! Every implementation, on CPU and on CUDA, follows these lines. The integers agree bit for bit; the normals agree
-//! to rounding ([`fill_normals`] states how closely).
+//! Every implementation, on CPU and on CUDA, follows these lines. The integers agree bit for bit;
+//! the normals agree to rounding ([`fill_normals`] states how closely).
 //!
 //! 1. **Key.** The two words of Philox's key are the low and the high half of the 64-bit seed.
-//! 2. **Element.** The row-major index of the element in the tensor's logical shape, (N, C, H, W) or (N, C) or any
-//!    other, whatever its layout in memory. A sample has at most 2^34 elements.
-//! 3. **Samples.** When several Monte Carlo samples are folded into the batch, `e` elements to a sample, the flat
-//!    index `i` has `element = i % e` and `sample = key.sample + i / e`, wrapping at 2^32. So a folded batch sees
-//!    the same noise as the samples computed one after another. Without folding `e` is the whole tensor.
-//! 4. **Counter.** `(element / 4, stream, step, sample)`, four words of 32 bits: which block of elements, which
-//!    layer, which training step, which sample.
+//! 2. **Element.** The row-major index of the element in the tensor's logical shape, (N, C, H, W)
+//!    or (N, C) or any other, whatever its layout in memory. A sample has at most 2^34 elements.
+//! 3. **Samples.** When several Monte Carlo samples are folded into the batch, `e` elements to a
+//!    sample, the flat index `i` has `element = i % e` and `sample = key.sample + i / e`, wrapping
+//!    at 2^32. So a folded batch sees the same noise as the samples computed one after another.
+//!    Without folding `e` is the whole tensor.
+//! 4. **Counter.** `(element / 4, stream, step, sample)`, four words of 32 bits: which block of
+//!    elements, which layer, which training step, which sample.
 //! 5. **Words.** `(r0, r1, r2, r3) = philox4x32_10(counter, key)`.
-//! 6. **Uniforms.** `u1 = ((r0 >> 8) + 1) / 2^24` in (0, 1] and `u2 = (r1 >> 8) / 2^24` in [0, 1). Both are exact in
-//!    `f32`, so single and double precision evaluate the same function of the same numbers.
-//! 7. **Normals** (Box and Muller 1958): `z0 = sqrt(-2 ln u1) cos(2 pi u2)` and `z1 = sqrt(-2 ln u1) sin(2 pi u2)`;
-//!    `z2` and `z3` likewise from `(r2, r3)`. Element `i` uses `z_(i % 4)`.
+//! 6. **Uniforms.** `u1 = ((r0 >> 8) + 1) / 2^24` in (0, 1] and `u2 = (r1 >> 8) / 2^24` in [0, 1).
+//!    Both are exact in `f32`, so single and double precision evaluate the same function of the
+//!    same numbers.
+//! 7. **Normals** (Box and Muller 1958): `z0 = sqrt(-2 ln u1) cos(2 pi u2)` and `z1 = sqrt(-2 ln
+//!    u1) sin(2 pi u2)`; `z2` and `z3` likewise from `(r2, r3)`. Element `i` uses `z_(i % 4)`.
 //!
-//! The smallest `u1` is 2^-24, so |z| never exceeds sqrt(48 ln 2) = 5.768: a normal exceeds that once in 10^8 draws.
+//! The smallest `u1` is 2^-24, so |z| never exceeds sqrt(48 ln 2) = 5.768: a normal exceeds that
+//! once in 10^8 draws.
 
 mod fill;
 mod normal;
@@ -76,45 +80,37 @@ impl NoiseKey {
     }
 }
 
-/// The noise of one tensor: a key, and how many of the tensor's elements make one Monte Carlo sample.
+/// The noise of one tensor: a key, and how many of the tensor's elements make one Monte Carlo
+/// sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Noise {
     /// Which noise.
     pub key: NoiseKey,
-    /// Elements per sample when samples are folded into the batch, `None` when the tensor is one sample.
+    /// Elements per sample when samples are folded into the batch, `None` when the tensor is one
+    /// sample.
     pub elements_per_sample: Option<u64>,
 }
 
 impl Noise {
     /// The noise of a tensor that is one sample.
     pub fn new(key: NoiseKey) -> Self {
-        Self {
-            key,
-            elements_per_sample: None,
-        }
+        Self { key, elements_per_sample: None }
     }
 
-    /// The noise of a tensor that holds several samples of `elements_per_sample` elements, one after another.
+    /// The noise of a tensor that holds several samples of `elements_per_sample` elements, one
+    /// after another.
     pub fn folded(key: NoiseKey, elements_per_sample: u64) -> Self {
-        Self {
-            key,
-            elements_per_sample: Some(elements_per_sample),
-        }
+        Self { key, elements_per_sample: Some(elements_per_sample) }
     }
 
     /// Checks that a tensor of `elements` elements can be given this noise.
     pub fn check(&self, elements: usize) -> Result<(), Error> {
         let per_sample = self.elements_per_sample.unwrap_or(elements as u64);
         if per_sample > MAX_ELEMENTS {
-            return Err(Error::TooManyElements {
-                elements: per_sample,
-            });
+            return Err(Error::TooManyElements { elements: per_sample });
         }
         if !(elements as u64).is_multiple_of(per_sample) {
-            return Err(Error::Folding {
-                elements,
-                per_sample,
-            });
+            return Err(Error::Folding { elements, per_sample });
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! From two random words to two standard normals: the transform of Box and Muller.
 //!
-//! The polynomials of the single-precision path have the least maximum error; `tests/golden/polynomials.py` finds them.
+//! The polynomials of the single-precision path have the least maximum error;
+//! `tests/golden/polynomials.py` finds them.
 
 use super::{ELEMENTS_PER_BLOCK, NoiseKey};
 use crate::simd::Simd;
@@ -8,7 +9,8 @@ use crate::simd::Simd;
 /// Words keep their upper 24 bits: as many as an `f32` holds exactly.
 const UNUSED_BITS: u32 = 8;
 
-/// The standard normal of one element, in double precision: the reference that every fast path is tested against.
+/// The standard normal of one element, in double precision: the reference that every fast path is
+/// tested against.
 ///
 /// `element` is the index within its sample; see [`Noise::locate`](super::Noise::locate).
 pub fn normal(key: NoiseKey, element: u64) -> f64 {
@@ -23,7 +25,8 @@ pub fn normal(key: NoiseKey, element: u64) -> f64 {
 
 /// A number type that normals can be computed in.
 ///
-/// In two halves for two loops. The square root takes long, and is in the half that has more to do meanwhile.
+/// In two halves for two loops. The square root takes long, and is in the half that has more to do
+/// meanwhile.
 pub trait BoxMuller: Sized {
     /// The square of the radius, `-2 ln u1`.
     fn squared_radius<S: Simd>(word: u32) -> Self;
@@ -76,8 +79,9 @@ fn turn_f64(squared_radius: f64, word: u32) -> (f64, f64) {
 
 /// `-2 ln u1`, in straight-line code that vectorizes: no branch, no call.
 ///
-/// `u1 = 2^e m` with m in [sqrt(1/2), sqrt(2)), and `ln u1 = e ln 2 + ln(1 + f)` with f = m - 1, exact. Where u1 is
-/// close to 1, e = 0 and the result is accurate relative to its own size, which the square root then needs.
+/// `u1 = 2^e m` with m in [sqrt(1/2), sqrt(2)), and `ln u1 = e ln 2 + ln(1 + f)` with f = m - 1,
+/// exact. Where u1 is close to 1, e = 0 and the result is accurate relative to its own size, which
+/// the square root then needs.
 #[inline(always)]
 fn minus_two_ln<S: Simd>(radius_word: u32) -> f32 {
     /// P in `-2 ln(1 + f) = -2 f + f^2 + f^3 P(f)`; relative error 3e-8.
@@ -104,20 +108,17 @@ fn minus_two_ln<S: Simd>(radius_word: u32) -> f32 {
     S::mul_add(exponent, -2.0 * std::f32::consts::LN_2, minus_two_ln_m)
 }
 
-/// `sin` and `cos` of `2 pi u2`, apart from their common sign, which is returned first as the sign bit of a float.
+/// `sin` and `cos` of `2 pi u2`, apart from their common sign, which is returned first as the sign
+/// bit of a float.
 ///
-/// The word, as a signed integer, is the angle in units of 2 pi / 2^32. Doubled, it wraps around at every half turn,
-/// which leaves the angle x in [-pi/2, pi/2) up to half turns; they change the sign of both functions, and their parity
-/// is the exclusive-or of the word's two upper bits. None of this rounds.
+/// The word, as a signed integer, is the angle in units of 2 pi / 2^32. Doubled, it wraps around at
+/// every half turn, which leaves the angle x in [-pi/2, pi/2) up to half turns; they change the
+/// sign of both functions, and their parity is the exclusive-or of the word's two upper bits. None
+/// of this rounds.
 #[inline(always)]
 fn sin_cos<S: Simd>(angle_word: u32) -> (u32, f32, f32) {
     /// P in `sin x = x + x^3 P(x^2)`; error 5e-9.
-    const SIN: [f32; 4] = [
-        -1.666_665_7e-1,
-        8.333_017e-3,
-        -1.980_661_5e-4,
-        2.600_054_8e-6,
-    ];
+    const SIN: [f32; 4] = [-1.666_665_7e-1, 8.333_017e-3, -1.980_661_5e-4, 2.600_054_8e-6];
     /// P in `cos x = 1 + x^2 P(x^2)`; error 5e-8.
     const COS: [f32; 4] = [-4.999_993e-1, 4.166_399e-2, -1.385_592_7e-3, 2.319_438_7e-5];
     const HALF_TURN: f32 = (std::f64::consts::PI / (1u64 << 32) as f64) as f32;
@@ -132,8 +133,8 @@ fn sin_cos<S: Simd>(angle_word: u32) -> (u32, f32, f32) {
     (negative, sin, cos)
 }
 
-/// A polynomial in x, lowest power first: its even and its odd part by Horner's rule in x^2, side by side, because
-/// a processor would wait for one long chain.
+/// A polynomial in x, lowest power first: its even and its odd part by Horner's rule in x^2, side
+/// by side, because a processor would wait for one long chain.
 #[inline(always)]
 fn polynomial<S: Simd, const N: usize>(x: f32, x2: f32, coefficients: [f32; N]) -> f32 {
     let mut parts = [0.0; 2];

@@ -2,13 +2,15 @@
 
 use crate::simd::Simd;
 
-/// The two multipliers of the round, and the two Weyl increments of the key (Salmon et al. 2011, table 2).
+/// The two multipliers of the round, and the two Weyl increments of the key (Salmon et al. 2011,
+/// table 2).
 const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 const LOW: u64 = 0xFFFF_FFFF;
 
-/// Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
+/// Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3*
+/// (2011).
 ///
 /// With hi and lo the halves of a 64-bit product, one round is
 /// ```text
@@ -27,8 +29,9 @@ const LOW: u64 = 0xFFFF_FFFF;
 /// ```
 #[inline(always)]
 pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    // Words live in 64-bit lanes whose upper halves may hold anything: the product of two lower halves is
-    // one vector instruction, its high word one shift, and its low word needs no instruction at all.
+    // Words live in 64-bit lanes whose upper halves may hold anything: the product of two lower
+    // halves is one vector instruction, its high word one shift, and its low word needs no
+    // instruction at all.
     let [mut c0, mut c1, mut c2, mut c3] = counter.map(u64::from);
     let [mut k0, mut k1] = key;
     for _ in 0..ROUNDS {
@@ -58,7 +61,8 @@ impl Blocks {
     pub(super) fn words<S: Simd>(self, to: [&mut [u32]; 4]) {
         #[cfg(target_arch = "x86_64")]
         if S::LANES == 8 && to[0].len().is_multiple_of(8) {
-            // SAFETY: a kernel with eight lanes is one for AVX2, and runs only where that was detected.
+            // SAFETY: a kernel with eight lanes is one for AVX2, and runs only where that was
+            // detected.
             unsafe { x86::words(self, to) };
             return;
         }
@@ -73,8 +77,8 @@ impl Blocks {
     }
 }
 
-/// The loop above, as LLVM vectorizes it only where it has nothing else to do: two times four blocks at once, because
-/// one round has to wait for the other.
+/// The loop above, as LLVM vectorizes it only where it has nothing else to do: two times four
+/// blocks at once, because one round has to wait for the other.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Blocks, MULTIPLIERS, ROUNDS, WEYL};
@@ -138,7 +142,8 @@ mod tests {
     use super::*;
     use crate::simd::{Isa, Kernel, dispatch_to};
 
-    /// Blocks at once are blocks one by one, on every instruction set, also where the counter wraps around.
+    /// Blocks at once are blocks one by one, on every instruction set, also where the counter wraps
+    /// around.
     #[test]
     fn blocks_are_those_of_single_counters() {
         struct Words<'a>(Blocks, [&'a mut [u32]; 4]);
@@ -153,11 +158,8 @@ mod tests {
         for isa in Isa::available() {
             for (first, stride) in [(0, 1), (u32::MAX - 5, 1), (17, 256), (u32::MAX, u32::MAX)] {
                 for count in [0, 1, 8, 16, 19, 64] {
-                    let blocks = Blocks {
-                        counter: [first, rest[0], rest[1], rest[2]],
-                        stride,
-                        key,
-                    };
+                    let blocks =
+                        Blocks { counter: [first, rest[0], rest[1], rest[2]], stride, key };
                     let mut words = [const { [0; 64] }; 4];
                     let to = words.each_mut().map(|words| &mut words[..count]);
                     dispatch_to(isa, Words(blocks, to));
@@ -177,16 +179,8 @@ mod tests {
     fn random123_known_answers() {
         let ones = u32::MAX;
         let cases = [
-            (
-                [0; 4],
-                [0; 2],
-                [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8],
-            ),
-            (
-                [ones; 4],
-                [ones; 2],
-                [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd],
-            ),
+            ([0; 4], [0; 2], [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]),
+            ([ones; 4], [ones; 2], [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]),
             (
                 [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344],
                 [0xa4093822, 0x299f31d0],

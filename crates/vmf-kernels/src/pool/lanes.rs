@@ -59,7 +59,8 @@ pub(super) fn select(yes: bool, a: u32, b: u32) -> u32 {
     (a & mask) | (b & !mask)
 }
 
-/// Of some rows of values, each lane of the row whose number is given: what [`maxima`] found, if `number` is its.
+/// Of some rows of values, each lane of the row whose number is given: what [`maxima`] found, if
+/// `number` is its.
 #[inline(always)]
 pub(crate) fn chosen<'a>(
     rows: impl Iterator<Item = (u8, &'a [f32])> + Clone,

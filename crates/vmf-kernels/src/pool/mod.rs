@@ -1,9 +1,9 @@
 //! Maximum and average pooling, with gradients.
 //!
-//! A window's maximum is its first, as in PyTorch: where several elements share the largest value, the one with the
-//! smallest row, then column, gets the whole gradient; a NaN counts as largest, the last one if there are several. The
-//! forward pass notes which element of the window it was, in one byte an output; the backward pass needs neither input
-//! nor output.
+//! A window's maximum is its first, as in PyTorch: where several elements share the largest value,
+//! the one with the smallest row, then column, gets the whole gradient; a NaN counts as largest,
+//! the last one if there are several. The forward pass notes which element of the window it was, in
+//! one byte an output; the backward pass needs neither input nor output.
 //!
 //! ```text
 //! max:      y[p] = max over taps t of x[source(p, t)]          dx[q] = sum of dy[p] over p whose maximum is q
@@ -28,8 +28,9 @@ pub use shape::PoolShape;
 pub struct Pool {
     shape: PoolShape,
     isa: Isa,
-    /// How the tensor is cut: blocks that are pooled alike, each `[position][lane]`. In HWNC all images and channels
-    /// are the lanes of one block, in NCHW each image and channel is a block of one lane.
+    /// How the tensor is cut: blocks that are pooled alike, each `[position][lane]`. In HWNC all
+    /// images and channels are the lanes of one block, in NCHW each image and channel is a
+    /// block of one lane.
     blocks: usize,
     lanes: usize,
 }
@@ -43,12 +44,7 @@ impl Pool {
             Layout::Hwnc => (1, planes),
             Layout::Nchw => (planes, 1),
         };
-        Ok(Pool {
-            shape,
-            isa: Isa::current(),
-            blocks,
-            lanes,
-        })
+        Ok(Pool { shape, isa: Isa::current(), blocks, lanes })
     }
 
     /// On another instruction set (the baseline if the processor lacks it).
@@ -66,20 +62,13 @@ impl Pool {
         self.check(x.len(), y.len())?;
         check_length("tap", tap.len(), self.shape.output_len())?;
         let row = (self.shape.output()[1] * self.lanes).max(1);
-        y.par_chunks_mut(row)
-            .zip(tap.par_chunks_mut(row))
-            .enumerate()
-            .for_each(|(index, (y, tap))| {
+        y.par_chunks_mut(row).zip(tap.par_chunks_mut(row)).enumerate().for_each(
+            |(index, (y, tap))| {
                 let (x, row) = self.input_of(x, index);
-                let kernel = MaxForward {
-                    pool: self,
-                    x,
-                    row,
-                    y,
-                    tap,
-                };
+                let kernel = MaxForward { pool: self, x, row, y, tap };
                 dispatch_to(self.isa, kernel);
-            });
+            },
+        );
         Ok(())
     }
 
@@ -89,12 +78,7 @@ impl Pool {
         let row = (self.shape.output()[1] * self.lanes).max(1);
         y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
             let (x, row) = self.input_of(x, index);
-            let kernel = Max {
-                pool: self,
-                x,
-                row,
-                y,
-            };
+            let kernel = Max { pool: self, x, row, y };
             dispatch_to(self.isa, kernel);
         });
         Ok(())
@@ -112,15 +96,7 @@ impl Pool {
         let row = (self.shape.output()[1] * self.lanes).max(1);
         y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
             let (x, row) = self.input_of(x, index);
-            dispatch_to(
-                self.isa,
-                AverageForward {
-                    pool: self,
-                    x,
-                    row,
-                    y,
-                },
-            );
+            dispatch_to(self.isa, AverageForward { pool: self, x, row, y });
         });
         Ok(())
     }
@@ -130,7 +106,8 @@ impl Pool {
         self.backward(dy, dx, None)
     }
 
-    /// Each input gathers from the windows that see it: from those whose maximum it is, or from all for the average.
+    /// Each input gathers from the windows that see it: from those whose maximum it is, or from all
+    /// for the average.
     fn backward(&self, dy: &[f32], dx: &mut [f32], taps: Option<&[u8]>) -> Result<(), Error> {
         self.check(dx.len(), dy.len())?;
         let row = (self.shape.input[1] * self.lanes).max(1);
@@ -150,7 +127,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The block that output row `index` (counted over all blocks) reads, and the row's number in it.
+    /// The block that output row `index` (counted over all blocks) reads, and the row's number in
+    /// it.
     fn input_of<'a>(&self, x: &'a [f32], index: usize) -> (&'a [f32], usize) {
         let block = self.shape.input_len() / self.blocks;
         let rows = self.shape.output()[0];
@@ -178,11 +156,8 @@ impl Kernel for MaxForward<'_> {
     fn run<S: Simd>(self) {
         let (shape, lanes) = (&self.pool.shape, self.pool.lanes);
         let mut seen = Vec::with_capacity(shape.taps());
-        for (col, (y, tap)) in self
-            .y
-            .chunks_exact_mut(lanes)
-            .zip(self.tap.chunks_exact_mut(lanes))
-            .enumerate()
+        for (col, (y, tap)) in
+            self.y.chunks_exact_mut(lanes).zip(self.tap.chunks_exact_mut(lanes)).enumerate()
         {
             shape.window([self.row, col], &mut seen);
             let taps = seen

@@ -22,14 +22,7 @@ pub struct PoolShape {
 impl PoolShape {
     /// Square windows side by side, without padding: VGG16's pooling with `window` 2.
     pub fn tiling(batch: usize, channels: usize, input: [usize; 2], window: usize) -> Self {
-        PoolShape {
-            batch,
-            channels,
-            input,
-            window: [window; 2],
-            stride: window,
-            padding: 0,
-        }
+        PoolShape { batch, channels, input, window: [window; 2], stride: window, padding: 0 }
     }
 
     /// Height and width of the output.
@@ -89,13 +82,8 @@ impl PoolShape {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        let value = |name, value: String, requirement| {
-            Err(Error::Value {
-                name,
-                value,
-                requirement,
-            })
-        };
+        let value =
+            |name, value: String, requirement| Err(Error::Value { name, value, requirement });
         let [height, width] = self.window;
         let text = format!("{height}x{width}");
         if height == 0 || width == 0 || height.saturating_mul(width) > 256 {
@@ -112,17 +100,9 @@ impl PoolShape {
             return value("window", text, "no larger than the padded input");
         }
         let sizes = [self.input[0], self.input[1], self.batch, self.channels];
-        if sizes
-            .iter()
-            .try_fold(8usize, |product, &n| product.checked_mul(n.max(1)))
-            .is_none()
-        {
+        if sizes.iter().try_fold(8usize, |product, &n| product.checked_mul(n.max(1))).is_none() {
             let found = format!("{sizes:?}");
-            return value(
-                "shape",
-                found,
-                "small enough for its elements to be counted",
-            );
+            return value("shape", found, "small enough for its elements to be counted");
         }
         Ok(())
     }

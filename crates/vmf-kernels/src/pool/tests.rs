@@ -63,27 +63,10 @@ fn pooling_matches_its_definition() {
     let base = PoolShape::tiling(3, 5, [6, 8], 2);
     let mut shapes = vec![
         base,
-        PoolShape {
-            batch: 7,
-            channels: 17,
-            input: [7, 5],
-            ..base
-        },
-        PoolShape {
-            window: [3, 3],
-            stride: 2,
-            padding: 1,
-            ..base
-        },
-        PoolShape {
-            window: [3, 2],
-            stride: 1,
-            ..base
-        },
-        PoolShape {
-            window: [6, 8],
-            ..base
-        },
+        PoolShape { batch: 7, channels: 17, input: [7, 5], ..base },
+        PoolShape { window: [3, 3], stride: 2, padding: 1, ..base },
+        PoolShape { window: [3, 2], stride: 1, ..base },
+        PoolShape { window: [6, 8], ..base },
         PoolShape { stride: 3, ..base },
     ];
     for _ in 0..10 {
@@ -99,9 +82,7 @@ fn pooling_matches_its_definition() {
     }
     for shape in shapes {
         // Few distinct values, so that ties are common.
-        let x: Vec<f32> = (0..shape.input_len())
-            .map(|_| rng.between(0, 4) as f32 - 2.0)
-            .collect();
+        let x: Vec<f32> = (0..shape.input_len()).map(|_| rng.between(0, 4) as f32 - 2.0).collect();
         let dy = rng.normals(shape.output_len());
         for layout in [Layout::Hwnc, Layout::Nchw] {
             let expected = naive(&shape, layout, &x, &dy);
@@ -142,33 +123,11 @@ fn wrong_shapes_are_errors() {
     let base = PoolShape::tiling(1, 1, [4, 4], 2);
     let new = |shape| Pool::new(shape, Layout::Hwnc);
     assert!(new(PoolShape { stride: 0, ..base }).is_err());
-    assert!(
-        new(PoolShape {
-            window: [0, 2],
-            ..base
-        })
-        .is_err()
-    );
-    assert!(
-        new(PoolShape {
-            window: [5, 5],
-            ..base
-        })
-        .is_err()
-    );
-    assert!(
-        new(PoolShape {
-            window: [100, 3],
-            input: [200, 200],
-            ..base
-        })
-        .is_err()
-    );
+    assert!(new(PoolShape { window: [0, 2], ..base }).is_err());
+    assert!(new(PoolShape { window: [5, 5], ..base }).is_err());
+    assert!(new(PoolShape { window: [100, 3], input: [200, 200], ..base }).is_err());
     assert!(new(PoolShape { padding: 2, ..base }).is_err());
     let pool = new(base).unwrap();
     assert!(pool.average_forward(&[0.0; 15], &mut [0.0; 4]).is_err());
-    assert!(
-        pool.max_forward(&[0.0; 16], &mut [0.0; 4], &mut [0; 3])
-            .is_err()
-    );
+    assert!(pool.max_forward(&[0.0; 16], &mut [0.0; 4], &mut [0; 3]).is_err());
 }

@@ -1,18 +1,20 @@
-//! The variational unit: convolution, batch normalization, noise, ReLU and, if asked, maximum pooling as one operation.
+//! The variational unit: convolution, batch normalization, noise, ReLU and, if asked, maximum
+//! pooling as one operation.
 //!
 //! ```text
 //! u = x * w
 //! y = pool( act( (u - mean) * rstd + sigma * z ) )
 //! ```
 //!
-//! It is one node over (x, w, sigma) for an automatic differentiation: everything between is computed in the layout
-//! `[position][image][channel]`, and the gradients of the parts meet in scratch memory. A linear layer is the
-//! convolution of a 1x1 image with a 1x1 kernel.
+//! It is one node over (x, w, sigma) for an automatic differentiation: everything between is
+//! computed in the layout `[position][image][channel]`, and the gradients of the parts meet in
+//! scratch memory. A linear layer is the convolution of a 1x1 image with a 1x1 kernel.
 //!
 //! # What is kept for the backward pass
-//! The input x and the output y, which the neighbouring units hold anyway, the convolution u, and the statistics. With
-//! pooling also which element of each window was the largest, one byte an output; the activations before pooling are
-//! not kept, as the gradient flows only to the largest, whose sign is that of the output.
+//! The input x and the output y, which the neighbouring units hold anyway, the convolution u, and
+//! the statistics. With pooling also which element of each window was the largest, one byte an
+//! output; the activations before pooling are not kept, as the gradient flows only to the largest,
+//! whose sign is that of the output.
 
 use crate::bn_noise::{self, Layout, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
@@ -70,37 +72,24 @@ impl Unit {
         let shape = conv.shape();
         let [height, width] = shape.output();
         let shape = Shape::hwnc(shape.batch, shape.out_channels, height * width);
-        Unit {
-            conv,
-            norm: bn_noise::Config::new(shape).relu(true),
-            pool: None,
-        }
+        Unit { conv, norm: bn_noise::Config::new(shape).relu(true), pool: None }
     }
 
     /// With or without ReLU.
     pub fn relu(self, relu: bool) -> Self {
-        Unit {
-            norm: self.norm.relu(relu),
-            ..self
-        }
+        Unit { norm: self.norm.relu(relu), ..self }
     }
 
     /// With another eps.
     pub fn eps(self, eps: f64) -> Self {
-        Unit {
-            norm: self.norm.eps(eps),
-            ..self
-        }
+        Unit { norm: self.norm.eps(eps), ..self }
     }
 
     /// Followed by maximum pooling with square windows side by side.
     pub fn max_pool(self, window: usize) -> Result<Self, Error> {
         let shape = self.conv.shape();
         let shape = PoolShape::tiling(shape.batch, shape.out_channels, shape.output(), window);
-        Ok(Unit {
-            pool: Some(Pool::new(shape, Layout::Hwnc)?),
-            ..self
-        })
+        Ok(Unit { pool: Some(Pool::new(shape, Layout::Hwnc)?), ..self })
     }
 
     /// The convolution it begins with.
@@ -115,19 +104,19 @@ impl Unit {
 
     /// Elements of the output y.
     pub fn output_len(&self) -> usize {
-        self.pool
-            .map_or(self.conv_len(), |pool| pool.shape().output_len())
+        self.pool.map_or(self.conv_len(), |pool| pool.shape().output_len())
     }
 
     /// Height and width of the output.
     pub fn output(&self) -> [usize; 2] {
-        self.pool
-            .map_or(self.conv.shape().output(), |pool| pool.shape().output())
+        self.pool.map_or(self.conv.shape().output(), |pool| pool.shape().output())
     }
 
-    /// Normalizes with the statistics of the batch, writes y, and leaves in `kept` what the backward pass needs.
+    /// Normalizes with the statistics of the batch, writes y, and leaves in `kept` what the
+    /// backward pass needs.
     ///
-    /// The memory in `kept` is used again, by this unit or another, so a training loop allocates nothing.
+    /// The memory in `kept` is used again, by this unit or another, so a training loop allocates
+    /// nothing.
     pub fn forward_train(
         &self,
         noise: Option<NoiseTerm<f32>>,
@@ -197,7 +186,8 @@ impl Unit {
         })
     }
 
-    /// The gradients of [`forward_train`](Unit::forward_train); returns dsigma, one value for each scale of `noise`.
+    /// The gradients of [`forward_train`](Unit::forward_train); returns dsigma, one value for each
+    /// scale of `noise`.
     ///
     /// `noise` must be that of the forward pass.
     pub fn backward(
@@ -230,11 +220,7 @@ impl Unit {
         du: &mut [f32],
     ) -> Result<Vec<f32>, Error> {
         let Kept { u, tap, statistics } = saved.kept;
-        let inner = bn_noise::Saved {
-            u,
-            y: saved.y,
-            statistics,
-        };
+        let inner = bn_noise::Saved { u, y: saved.y, statistics };
         let Some(pool) = self.pool else {
             return bn_noise::backward(&self.norm, noise, inner, dy, du);
         };

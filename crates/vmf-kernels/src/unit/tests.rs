@@ -1,4 +1,5 @@
-//! The unit against the same formula in double precision, and its gradients against that formula's differences.
+//! The unit against the same formula in double precision, and its gradients against that formula's
+//! differences.
 
 use super::*;
 use crate::conv::{Algorithm, ConvShape};
@@ -15,15 +16,9 @@ struct Case {
 
 impl Case {
     fn unit(&self) -> Unit {
-        let conv = Conv2d::new(self.shape)
-            .unwrap()
-            .with_algorithm(self.algorithm);
+        let conv = Conv2d::new(self.shape).unwrap().with_algorithm(self.algorithm);
         let unit = Unit::new(conv).relu(self.relu);
-        if self.pool {
-            unit.max_pool(2).unwrap()
-        } else {
-            unit
-        }
+        if self.pool { unit.max_pool(2).unwrap() } else { unit }
     }
 
     /// The unit by its definition, element by element; 3x3 with padding 1.
@@ -47,13 +42,8 @@ impl Case {
             }
         }
         for o in 0..outputs {
-            let channel = |u: &[f64]| {
-                u.iter()
-                    .skip(o)
-                    .step_by(outputs)
-                    .copied()
-                    .collect::<Vec<_>>()
-            };
+            let channel =
+                |u: &[f64]| u.iter().skip(o).step_by(outputs).copied().collect::<Vec<_>>();
             let values = channel(&u);
             let mean = values.iter().sum::<f64>() / count;
             let var = values.iter().map(|u| (u - mean).powi(2)).sum::<f64>() / count;
@@ -108,66 +98,34 @@ fn differences(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
 #[test]
 fn outputs_and_gradients_match_the_definition() {
     let mut rng = Rng::new(9);
-    let shapes = [
-        ConvShape::same(3, 3, 4, [4, 6], 3),
-        ConvShape::same(2, 9, 6, [5, 4], 3),
-    ];
+    let shapes = [ConvShape::same(3, 3, 4, [4, 6], 3), ConvShape::same(2, 9, 6, [5, 4], 3)];
     for shape in shapes {
         for algorithm in [Algorithm::Direct, Algorithm::Winograd] {
-            for (relu, pool, groups) in [
-                (true, false, 1),
-                (true, true, 2),
-                (false, true, 1),
-                (false, false, 2),
-            ] {
-                let key = NoiseKey {
-                    seed: rng.next(),
-                    stream: 3,
-                    step: 5,
-                    sample: 0,
-                };
-                let case = Case {
-                    shape,
-                    relu,
-                    pool,
-                    algorithm,
-                    key,
-                };
+            for (relu, pool, groups) in
+                [(true, false, 1), (true, true, 2), (false, true, 1), (false, false, 2)]
+            {
+                let key = NoiseKey { seed: rng.next(), stream: 3, step: 5, sample: 0 };
+                let case = Case { shape, relu, pool, algorithm, key };
                 let unit = case.unit();
                 let x = rng.normals(shape.input_len());
                 let w = rng.normals(shape.weight_len());
                 let sigma: Vec<f32> = (0..groups).map(|i| 0.3 + 0.4 * i as f32).collect();
                 let direction = rng.normals(unit.output_len());
-                let noise = Some(NoiseTerm {
-                    noise: Noise::new(key),
-                    sigma: &sigma,
-                });
+                let noise = Some(NoiseTerm { noise: Noise::new(key), sigma: &sigma });
 
                 let (mut y, mut kept) = (vec![f32::NAN; unit.output_len()], Kept::default());
-                unit.forward_train(noise, &x, &w, &mut y, &mut kept)
-                    .unwrap();
+                unit.forward_train(noise, &x, &w, &mut y, &mut kept).unwrap();
                 let (x64, w64, sigma64) = (double(&x), double(&w), double(&sigma));
                 let what = format!("{shape:?} {algorithm:?} relu {relu} pool {pool}");
                 assert_close(&y, &case.reference(&x64, &w64, &sigma64), 2e-5, &what);
 
                 let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![f32::NAN; w.len()]);
-                let saved = Saved {
-                    x: &x,
-                    w: &w,
-                    y: &y,
-                    kept: &kept,
-                };
-                let gradients = Gradients {
-                    dx: Some(&mut dx),
-                    dw: &mut dw,
-                };
+                let saved = Saved { x: &x, w: &w, y: &y, kept: &kept };
+                let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw };
                 let dsigma = unit.backward(noise, saved, &direction, gradients).unwrap();
                 let loss = |x: &[f64], w: &[f64], sigma: &[f64]| -> f64 {
                     let y = case.reference(x, w, sigma);
-                    y.iter()
-                        .zip(&direction)
-                        .map(|(y, d)| y * f64::from(*d))
-                        .sum()
+                    y.iter().zip(&direction).map(|(y, d)| y * f64::from(*d)).sum()
                 };
                 let by_x = differences(&x64, |x| loss(x, &w64, &sigma64));
                 let by_w = differences(&w64, |w| loss(&x64, w, &sigma64));
@@ -178,14 +136,8 @@ fn outputs_and_gradients_match_the_definition() {
 
                 // Without the input gradient, the others are the same.
                 let mut again = vec![f32::NAN; w.len()];
-                let gradients = Gradients {
-                    dx: None,
-                    dw: &mut again,
-                };
-                assert_eq!(
-                    unit.backward(noise, saved, &direction, gradients).unwrap(),
-                    dsigma
-                );
+                let gradients = Gradients { dx: None, dw: &mut again };
+                assert_eq!(unit.backward(noise, saved, &direction, gradients).unwrap(), dsigma);
                 assert_eq!(again, dw);
             }
         }
@@ -198,36 +150,25 @@ fn evaluation_with_the_batch_statistics_is_the_training_pass() {
     let shape = ConvShape::same(4, 16, 20, [6, 6], 3);
     for pool in [false, true] {
         let unit = Unit::new(Conv2d::new(shape).unwrap());
-        let unit = if pool {
-            unit.max_pool(2).unwrap()
-        } else {
-            unit
-        };
-        let (x, w) = (
-            rng.normals(shape.input_len()),
-            rng.normals(shape.weight_len()),
-        );
+        let unit = if pool { unit.max_pool(2).unwrap() } else { unit };
+        let (x, w) = (rng.normals(shape.input_len()), rng.normals(shape.weight_len()));
         let noise = Some(NoiseTerm {
-            noise: Noise::new(NoiseKey {
-                seed: 1,
-                ..NoiseKey::default()
-            }),
+            noise: Noise::new(NoiseKey { seed: 1, ..NoiseKey::default() }),
             sigma: &[0.5],
         });
         let (mut trained, mut kept) = (vec![0.0; unit.output_len()], Kept::default());
-        unit.forward_train(noise, &x, &w, &mut trained, &mut kept)
-            .unwrap();
+        unit.forward_train(noise, &x, &w, &mut trained, &mut kept).unwrap();
         let mut evaluated = vec![1.0; unit.output_len()];
-        unit.forward_eval(noise, &kept.statistics, &x, &w, &mut evaluated)
-            .unwrap();
+        unit.forward_eval(noise, &kept.statistics, &x, &w, &mut evaluated).unwrap();
         assert_eq!(trained, evaluated);
     }
 }
 
-/// A unit of random shape with pooling, and the same in parts: the unit without pooling, then the pooling by itself.
+/// A unit of random shape with pooling, and the same in parts: the unit without pooling, then the
+/// pooling by itself.
 ///
-/// The parts regenerate the noise in the backward pass where the fused one reads it off y, and they take the small sigma
-/// that the fused one cannot.
+/// The parts regenerate the noise in the backward pass where the fused one reads it off y, and they
+/// take the small sigma that the fused one cannot.
 #[test]
 fn fused_pooling_is_pooling_of_the_unpooled_unit() {
     let mut rng = Rng::new(12);
@@ -240,48 +181,31 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
         let what = format!("{shape:?} window {window} relu {relu} sigma {sigma:?}");
         let parts = Unit::new(Conv2d::new(shape).unwrap()).relu(relu);
         let unit = parts.max_pool(window).unwrap();
-        let key = NoiseKey {
-            seed: rng.next(),
-            ..NoiseKey::default()
-        };
-        let noise = (case % 3 > 0).then(|| NoiseTerm {
-            noise: Noise::new(key),
-            sigma: &sigma,
-        });
+        let key = NoiseKey { seed: rng.next(), ..NoiseKey::default() };
+        let noise = (case % 3 > 0).then(|| NoiseTerm { noise: Noise::new(key), sigma: &sigma });
         let x = rng.normals(shape.input_len());
         let w = rng.normals(shape.weight_len());
         let dy = rng.normals(unit.output_len());
 
         let (mut y, mut kept) = (vec![f32::NAN; dy.len()], Kept::default());
-        unit.forward_train(noise, &x, &w, &mut y, &mut kept)
-            .unwrap();
+        unit.forward_train(noise, &x, &w, &mut y, &mut kept).unwrap();
         let (mut whole, mut kept_whole) = (vec![0.0; parts.output_len()], Kept::default());
-        parts
-            .forward_train(noise, &x, &w, &mut whole, &mut kept_whole)
-            .unwrap();
+        parts.forward_train(noise, &x, &w, &mut whole, &mut kept_whole).unwrap();
         let pool = unit.pool.unwrap();
         let (mut pooled, mut tap) = (vec![0.0; dy.len()], vec![0; dy.len()]);
         pool.max_forward(&whole, &mut pooled, &mut tap).unwrap();
         assert_eq!((&y, &kept.tap), (&pooled, &tap), "{what}");
 
         let mut du = vec![f32::NAN; parts.output_len()];
-        let saved = Saved {
-            x: &x,
-            w: &w,
-            y: &y,
-            kept: &kept,
-        };
+        let saved = Saved { x: &x, w: &w, y: &y, kept: &kept };
         let dsigma = unit.backward_norm(noise, &saved, &dy, &mut du).unwrap();
         let mut dwhole = vec![0.0; whole.len()];
         pool.max_backward(&tap, &dy, &mut dwhole).unwrap();
         for (dwhole, y) in dwhole.iter_mut().zip(&whole) {
             *dwhole = if relu && *y <= 0.0 { 0.0 } else { *dwhole };
         }
-        let inner = bn_noise::Saved {
-            u: &kept_whole.u,
-            y: &[],
-            statistics: &kept_whole.statistics,
-        };
+        let inner =
+            bn_noise::Saved { u: &kept_whole.u, y: &[], statistics: &kept_whole.statistics };
         let mut expected = vec![0.0; whole.len()];
         let norm = parts.norm.relu(false);
         let expected_dsigma =
@@ -300,10 +224,7 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
 fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
     with_threads(threads, || {
         let mut rng = Rng::new(11);
-        let shapes = [
-            ConvShape::same(8, 4, 16, [8, 8], 3),
-            ConvShape::same(8, 16, 16, [4, 4], 3),
-        ];
+        let shapes = [ConvShape::same(8, 4, 16, [8, 8], 3), ConvShape::same(8, 16, 16, [4, 4], 3)];
         let units = shapes.map(|shape| {
             let conv = Conv2d::new(shape).unwrap().with_algorithm(algorithm);
             Unit::new(conv)
@@ -313,60 +234,31 @@ fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
         let target = rng.normals(units[1].output_len());
         let mut w = shapes.map(|shape| rng.normals(shape.weight_len()));
         let mut moments = w.clone().map(|w| [vec![0.0; w.len()], vec![0.0; w.len()]]);
-        let config = crate::adam::AdamConfig {
-            lr: 0.02,
-            ..Default::default()
-        };
+        let config = crate::adam::AdamConfig { lr: 0.02, ..Default::default() };
         (1..=60)
             .map(|step| {
-                let key = NoiseKey {
-                    seed: 1,
-                    step,
-                    ..NoiseKey::default()
-                };
+                let key = NoiseKey { seed: 1, step, ..NoiseKey::default() };
                 let noise = |stream| {
                     Some(NoiseTerm {
                         noise: Noise::new(NoiseKey { stream, ..key }),
                         sigma: &[0.05],
                     })
                 };
-                let (mut hidden, mut y) = (
-                    vec![0.0; units[0].output_len()],
-                    vec![0.0; units[1].output_len()],
-                );
+                let (mut hidden, mut y) =
+                    (vec![0.0; units[0].output_len()], vec![0.0; units[1].output_len()]);
                 let mut kept = [Kept::default(), Kept::default()];
-                units[0]
-                    .forward_train(noise(0), &x, &w[0], &mut hidden, &mut kept[0])
-                    .unwrap();
-                units[1]
-                    .forward_train(noise(1), &hidden, &w[1], &mut y, &mut kept[1])
-                    .unwrap();
+                units[0].forward_train(noise(0), &x, &w[0], &mut hidden, &mut kept[0]).unwrap();
+                units[1].forward_train(noise(1), &hidden, &w[1], &mut y, &mut kept[1]).unwrap();
                 let dy: Vec<f32> = y.iter().zip(&target).map(|(y, t)| y - t).collect();
                 let loss = dy.iter().map(|d| f64::from(*d).powi(2)).sum::<f64>() / dy.len() as f64;
 
                 let mut dw = [vec![0.0; w[0].len()], vec![0.0; w[1].len()]];
                 let mut dhidden = vec![0.0; hidden.len()];
-                let saved = Saved {
-                    x: &hidden,
-                    w: &w[1],
-                    y: &y,
-                    kept: &kept[1],
-                };
-                let to = Gradients {
-                    dx: Some(&mut dhidden),
-                    dw: &mut dw[1],
-                };
+                let saved = Saved { x: &hidden, w: &w[1], y: &y, kept: &kept[1] };
+                let to = Gradients { dx: Some(&mut dhidden), dw: &mut dw[1] };
                 units[1].backward(noise(1), saved, &dy, to).unwrap();
-                let saved = Saved {
-                    x: &x,
-                    w: &w[0],
-                    y: &hidden,
-                    kept: &kept[0],
-                };
-                let to = Gradients {
-                    dx: None,
-                    dw: &mut dw[0],
-                };
+                let saved = Saved { x: &x, w: &w[0], y: &hidden, kept: &kept[0] };
+                let to = Gradients { dx: None, dw: &mut dw[0] };
                 units[0].backward(noise(0), saved, &dhidden, to).unwrap();
                 for ((w, dw), [m, v]) in w.iter_mut().zip(&dw).zip(&mut moments) {
                     crate::adam::adam(&config, step.into(), w, dw, m, v).unwrap();
@@ -380,18 +272,10 @@ fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
 #[test]
 fn a_small_network_trains_alike_with_both_algorithms_and_any_number_of_threads() {
     let direct = train(Algorithm::Direct, 1);
-    assert!(
-        direct[59] < 0.6 * direct[0],
-        "loss {} to {}",
-        direct[0],
-        direct[59]
-    );
+    assert!(direct[59] < 0.6 * direct[0], "loss {} to {}", direct[0], direct[59]);
     assert_eq!(direct, train(Algorithm::Direct, 3));
     let winograd = train(Algorithm::Winograd, 2);
     for (step, (d, w)) in direct.iter().zip(&winograd).enumerate() {
-        assert!(
-            (d - w).abs() < 0.02 * d,
-            "step {step}: direct {d}, winograd {w}"
-        );
+        assert!((d - w).abs() < 0.02 * d, "step {step}: direct {d}, winograd {w}");
     }
 }

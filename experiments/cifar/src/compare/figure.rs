@@ -22,24 +22,12 @@ pub(super) fn figure(comparison: &Comparison) -> Figure {
         .subtitle(subtitle(comparison, runs))
         .legend(Legend::Below)
         .columns(3)
-        .panel(over_epochs(
-            groups,
-            "(A) Accuracy",
-            "test accuracy",
-            |record| record.test.accuracy,
-        ))
-        .panel(over_epochs(
-            groups,
-            "(B) Likelihood",
-            "test NLL (nats)",
-            |record| record.test.nll,
-        ))
+        .panel(over_epochs(groups, "(A) Accuracy", "test accuracy", |record| record.test.accuracy))
+        .panel(over_epochs(groups, "(B) Likelihood", "test NLL (nats)", |record| record.test.nll))
         .panel(calibration(groups))
         .panel(
-            over_epochs(groups, "(D) Calibration error", "test ECE", |record| {
-                record.test.ece
-            })
-            .y(Axis::linear("test ECE").include(0.0)),
+            over_epochs(groups, "(D) Calibration error", "test ECE", |record| record.test.ece)
+                .y(Axis::linear("test ECE").include(0.0)),
         );
     if groups.iter().any(|group| !group.profile().is_empty()) {
         figure = figure.panel(dynamics(groups)).panel(profile(groups));
@@ -67,9 +55,7 @@ fn over_epochs(
     quantity: &str,
     number: impl Fn(&Record) -> f64,
 ) -> Panel {
-    let mut panel = Panel::new(title)
-        .x(Axis::linear("epoch").integers())
-        .y(Axis::linear(quantity));
+    let mut panel = Panel::new(title).x(Axis::linear("epoch").integers()).y(Axis::linear(quantity));
     for group in groups {
         let points = group.over_epochs(|record| Some(number(record)));
         panel = add(panel, &group.label, &points);
@@ -80,16 +66,12 @@ fn over_epochs(
 fn add(mut panel: Panel, label: &str, points: &[(f64, Spread)]) -> Panel {
     let xs: Vec<f64> = points.iter().map(|(epoch, _)| *epoch).collect();
     let means: Vec<f64> = points.iter().map(|(_, spread)| spread.mean).collect();
-    let deviations: Vec<f64> = points
-        .iter()
-        .map(|(_, spread)| spread.deviation.unwrap_or(0.0))
-        .collect();
+    let deviations: Vec<f64> =
+        points.iter().map(|(_, spread)| spread.deviation.unwrap_or(0.0)).collect();
     if deviations.iter().any(|deviation| *deviation > 0.0) {
         let shifted = |sign: f64| -> Vec<f64> {
             let pairs = means.iter().zip(&deviations);
-            pairs
-                .map(|(mean, deviation)| mean + sign * deviation)
-                .collect()
+            pairs.map(|(mean, deviation)| mean + sign * deviation).collect()
         };
         panel = panel.band(label, &xs, shifted(-1.0), shifted(1.0));
     }
@@ -107,10 +89,8 @@ fn calibration(groups: &[Group]) -> Panel {
         .x(Axis::linear("confidence").range(0.0, 1.0))
         .y(Axis::linear("accuracy").range(0.0, 1.0));
     for group in groups {
-        let bins: Vec<Bin> = pooled(group)
-            .into_iter()
-            .filter(|bin| bin.count >= SMALLEST_BIN)
-            .collect();
+        let bins: Vec<Bin> =
+            pooled(group).into_iter().filter(|bin| bin.count >= SMALLEST_BIN).collect();
         let confidence: Vec<f64> = bins.iter().map(|bin| bin.confidence).collect();
         let accuracy: Vec<f64> = bins.iter().map(|bin| bin.accuracy).collect();
         panel = panel.series(Series::line_points(&group.label, confidence, accuracy));
@@ -145,17 +125,10 @@ pub(super) fn pooled(group: &Group) -> Vec<Bin> {
 
 /// How the noise develops: the geometric mean over layers.
 fn dynamics(groups: &[Group]) -> Panel {
-    let noisy: Vec<&Group> = groups
-        .iter()
-        .filter(|group| !group.profile().is_empty())
-        .collect();
+    let noisy: Vec<&Group> = groups.iter().filter(|group| !group.profile().is_empty()).collect();
     let has_bands = noisy.len() <= BANDS;
     let mut panel = Panel::new("(E) Noise in training")
-        .note(if has_bands {
-            "mean over layers; band: all layers"
-        } else {
-            "mean over layers"
-        })
+        .note(if has_bands { "mean over layers; band: all layers" } else { "mean over layers" })
         .x(Axis::linear("epoch").integers())
         .y(Axis::log("σ_{eff}"));
     for group in noisy {
@@ -166,10 +139,7 @@ fn dynamics(groups: &[Group]) -> Panel {
             })
         };
         let points = |curve: &[(f64, Spread)]| -> (Vec<f64>, Vec<f64>) {
-            curve
-                .iter()
-                .map(|(epoch, spread)| (*epoch, spread.mean))
-                .unzip()
+            curve.iter().map(|(epoch, spread)| (*epoch, spread.mean)).unzip()
         };
         let (epochs, means) = points(&curve(geometric_mean));
         if has_bands && epochs.len() > 1 {

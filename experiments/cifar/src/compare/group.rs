@@ -24,7 +24,8 @@ pub struct Group {
 pub struct Spread {
     /// The mean.
     pub mean: f64,
-    /// The standard deviation, with one less than the number of runs in its denominator; absent for a single run.
+    /// The standard deviation, with one less than the number of runs in its denominator; absent
+    /// for a single run.
     pub deviation: Option<f64>,
     /// The value of each run.
     pub values: Vec<f64>,
@@ -70,10 +71,7 @@ impl Group {
     pub fn profile(&self) -> Vec<Spread> {
         let depth = self.members.first().map_or(0, |member| member.layers.len());
         let layer = |layer: usize| {
-            let layers = self
-                .members
-                .iter()
-                .filter_map(|member| member.layers.get(layer));
+            let layers = self.members.iter().filter_map(|member| member.layers.get(layer));
             Spread::of(layers.map(|layer| layer.sigma_eff()))
         };
         (0..depth).filter_map(layer).collect()
@@ -95,19 +93,13 @@ impl Group {
 /// Puts runs that differ in nothing but their seed together, in the order in which they come.
 pub fn by_configuration(members: Vec<Member>) -> Vec<Group> {
     let same = |a: &Settings, b: &Settings| {
-        let b = Settings {
-            seed: a.seed,
-            ..b.clone()
-        };
+        let b = Settings { seed: a.seed, ..b.clone() };
         *a == b
     };
     let mut groups: Vec<Group> = Vec::new();
     for member in members {
         let settings = &member.config.settings;
-        match groups
-            .iter_mut()
-            .find(|group| same(&group.settings, settings))
-        {
+        match groups.iter_mut().find(|group| same(&group.settings, settings)) {
             Some(group) => group.members.push(member),
             None => groups.push(Group {
                 label: String::new(),
@@ -129,9 +121,7 @@ pub fn by_configuration(members: Vec<Member>) -> Vec<Group> {
 fn warn_of_repeated_seeds(group: &Group) {
     for (number, member) in group.members.iter().enumerate() {
         let seed = |member: &Member| member.config.settings.seed;
-        let twin = group.members[..number]
-            .iter()
-            .find(|other| seed(other) == seed(member));
+        let twin = group.members[..number].iter().find(|other| seed(other) == seed(member));
         if let Some(twin) = twin {
             tracing::warn!(
                 "{} and {} have the same settings and the same seed: their deviation says nothing",
@@ -142,16 +132,14 @@ fn warn_of_repeated_seeds(group: &Group) {
     }
 }
 
-/// Names for configurations: the method, and the settings in which they differ. What only the KL uses is told of those that
-/// have one.
+/// Names for configurations: the method, and the settings in which they differ. What only the KL
+/// uses is told of those that have one.
 fn labels(settings: &[Settings]) -> Vec<String> {
     let fields: Vec<Map<String, Value>> = settings.iter().map(fields).collect();
     let label = |(own, mine): (&Settings, &Map<String, Value>)| {
         let differs = |name: &str| {
             let others = fields.iter().filter_map(|fields| fields.get(name));
-            others
-                .into_iter()
-                .any(|other| mine.get(name) != Some(other))
+            others.into_iter().any(|other| mine.get(name) != Some(other))
         };
         let mut label = String::from(match own.method {
             Method::Vmf => "vmf",
@@ -159,9 +147,7 @@ fn labels(settings: &[Settings]) -> Vec<String> {
             Method::Map => "map (no noise)",
         });
         for (name, value) in mine.iter().filter(|(name, _)| differs(name)) {
-            let value = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             label += &format!(", {} {value}", name.replace('_', " "));
         }
         label
@@ -169,7 +155,8 @@ fn labels(settings: &[Settings]) -> Vec<String> {
     settings.iter().zip(&fields).map(label).collect()
 }
 
-/// The settings of a method that can tell configurations apart: the method itself and the seed do not.
+/// The settings of a method that can tell configurations apart: the method itself and the seed do
+/// not.
 fn fields(settings: &Settings) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(settings) else {
         return Map::new();
@@ -202,27 +189,15 @@ mod tests {
     #[test]
     fn labels_name_the_method_and_only_what_differs() {
         let quick = Preset::Quick.settings();
-        let none = Settings {
-            method: Method::None,
-            ..quick.clone()
-        };
-        let stronger = Settings {
-            beta: 0.5,
-            ..quick.clone()
-        };
-        assert_eq!(
-            labels(&[quick.clone(), none.clone()]),
-            ["vmf", "none (no KL)"]
-        );
+        let none = Settings { method: Method::None, ..quick.clone() };
+        let stronger = Settings { beta: 0.5, ..quick.clone() };
+        assert_eq!(labels(&[quick.clone(), none.clone()]), ["vmf", "none (no KL)"]);
         assert_eq!(
             labels(&[quick.clone(), none.clone(), stronger]),
             ["vmf, beta 0.1", "none (no KL)", "vmf, beta 0.5"]
         );
         // Networks of different width must not look as if they differed in their method alone.
         let wide = Settings { width: 0.5, ..none };
-        assert_eq!(
-            labels(&[quick, wide]),
-            ["vmf, width 0.125", "none (no KL), width 0.5"]
-        );
+        assert_eq!(labels(&[quick, wide]), ["vmf, width 0.125", "none (no KL), width 0.5"]);
     }
 }

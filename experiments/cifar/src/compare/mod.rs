@@ -28,7 +28,8 @@ pub struct Args {
     /// The folders of the runs; runs that differ in nothing but their seed are averaged
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// The run that the others are measured against; the first with --method none, else the first, if not given
+    /// The run that the others are measured against; the first with --method none, else the first,
+    /// if not given
     #[arg(long, value_name = "RUN")]
     pub baseline: Option<PathBuf>,
     /// The folder to write to
@@ -114,9 +115,7 @@ pub fn compare(args: &Args) -> Result<Comparison> {
             Some((_, _, set)) => set,
             None => {
                 let set = args.options.dataset(&trained)?;
-                &first
-                    .insert((trained.config.clone(), folder.clone(), set))
-                    .2
+                &first.insert((trained.config.clone(), folder.clone(), set)).2
             }
         };
         members.push(member(&trained, set, &args.options)?);
@@ -124,12 +123,7 @@ pub fn compare(args: &Args) -> Result<Comparison> {
     let (_, _, set) = first.context("no run was named")?;
     let groups = group::by_configuration(members);
     let baseline = baseline(&groups, args.baseline.as_deref())?;
-    Ok(Comparison {
-        data: set.name,
-        protocol: args.options.protocol(&set)?,
-        groups,
-        baseline,
-    })
+    Ok(Comparison { data: set.name, protocol: args.options.protocol(&set)?, groups, baseline })
 }
 
 fn member(trained: &Trained, set: &Dataset, options: &Options) -> Result<Member> {
@@ -176,11 +170,7 @@ fn check_same_images(
 ) -> Result<()> {
     let images = |config: &Config| {
         let settings = &config.settings;
-        (
-            settings.data,
-            settings.test_images,
-            settings.label_noise.to_bits(),
-        )
+        (settings.data, settings.test_images, settings.label_noise.to_bits())
     };
     if images(config) == images(other) && config.interface.fits(&other.interface) {
         return Ok(());
@@ -216,10 +206,7 @@ fn baseline(groups: &[Group], run: Option<&Path>) -> Result<usize> {
             let mut folders = group.members.iter().map(|member| place(&member.folder));
             folders.any(|folder| folder == place(run))
         }),
-        None => groups
-            .iter()
-            .position(|group| group.settings.method == Method::None)
-            .or(Some(0)),
+        None => groups.iter().position(|group| group.settings.method == Method::None).or(Some(0)),
     };
     found.context("there is no baseline")
 }

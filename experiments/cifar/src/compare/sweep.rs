@@ -12,8 +12,8 @@ use crate::settings::{Method, Settings};
 /// Fewer values of beta make no curve.
 const SHORTEST: usize = 3;
 
-/// Accuracy, likelihood and calibration error over beta, if the runs hold such a curve: at least three configurations of
-/// `--method vmf` that differ in nothing else.
+/// Accuracy, likelihood and calibration error over beta, if the runs hold such a curve: at least
+/// three configurations of `--method vmf` that differ in nothing else.
 pub(super) fn figure(comparison: &Comparison) -> Option<Figure> {
     let curve = longest_curve(&comparison.groups);
     if curve.len() < SHORTEST {
@@ -25,26 +25,18 @@ pub(super) fn figure(comparison: &Comparison) -> Option<Figure> {
         comparison.data, comparison.protocol.test_images
     );
     let panel = |title: &str, quantity: &str, number: fn(&Measured) -> f64| {
-        let panel = Panel::new(title)
-            .x(Axis::log("beta"))
-            .y(Axis::linear(quantity));
+        let panel = Panel::new(title).x(Axis::log("beta")).y(Axis::linear(quantity));
         add_lines(panel, comparison, &curve, number)
     };
     let figure = Figure::new(title)
         .subtitle(subtitle)
         .legend(Legend::Below)
         .columns(3)
-        .panel(panel("(A) Accuracy", "test accuracy", |measured| {
-            measured.all.accuracy
-        }))
-        .panel(panel("(B) Likelihood", "test NLL (nats)", |measured| {
-            measured.all.nll
-        }))
+        .panel(panel("(A) Accuracy", "test accuracy", |measured| measured.all.accuracy))
+        .panel(panel("(B) Likelihood", "test NLL (nats)", |measured| measured.all.nll))
         .panel(
-            panel("(C) Calibration error", "test ECE", |measured| {
-                measured.all.ece
-            })
-            .y(Axis::linear("test ECE").include(0.0)),
+            panel("(C) Calibration error", "test ECE", |measured| measured.all.ece)
+                .y(Axis::linear("test ECE").include(0.0)),
         );
     Some(figure)
 }
@@ -60,10 +52,8 @@ fn add_lines(
         let points: Vec<(f64, Spread)> = curve.iter().filter_map(point).collect();
         let betas: Vec<f64> = points.iter().map(|(beta, _)| *beta).collect();
         let means: Vec<f64> = points.iter().map(|(_, spread)| spread.mean).collect();
-        let deviations: Vec<f64> = points
-            .iter()
-            .map(|(_, spread)| spread.deviation.unwrap_or(0.0))
-            .collect();
+        let deviations: Vec<f64> =
+            points.iter().map(|(_, spread)| spread.deviation.unwrap_or(0.0)).collect();
         let mut series = Series::line_points(show::name(way, &comparison.protocol), betas, means);
         if deviations.iter().any(|deviation| *deviation > 0.0) {
             series = series.errors(deviations);
@@ -82,17 +72,12 @@ fn add_lines(
 /// The most groups that differ in beta alone, by beta.
 fn longest_curve(groups: &[Group]) -> Vec<&Group> {
     let same_but_beta = |a: &Settings, b: &Settings| {
-        let b = Settings {
-            beta: a.beta,
-            seed: a.seed,
-            ..b.clone()
-        };
+        let b = Settings { beta: a.beta, seed: a.seed, ..b.clone() };
         a.method == Method::Vmf && *a == b
     };
     let curve = |first: &Group| -> Vec<&Group> {
         let rest = groups.iter();
-        rest.filter(|group| same_but_beta(&first.settings, &group.settings))
-            .collect()
+        rest.filter(|group| same_but_beta(&first.settings, &group.settings)).collect()
     };
     let curves = groups.iter().map(curve);
     let mut longest = curves.max_by_key(Vec::len).unwrap_or_default();
@@ -106,17 +91,8 @@ mod tests {
     use crate::settings::Preset;
 
     fn group(beta: f64, method: Method, width: f64) -> Group {
-        let settings = Settings {
-            beta,
-            method,
-            width,
-            ..Preset::Quick.settings()
-        };
-        Group {
-            label: String::new(),
-            settings,
-            members: Vec::new(),
-        }
+        let settings = Settings { beta, method, width, ..Preset::Quick.settings() };
+        Group { label: String::new(), settings, members: Vec::new() }
     }
 
     #[test]

@@ -56,31 +56,18 @@ impl Comparison {
 fn spread(spread: Option<Spread>, decimals: usize) -> Cell {
     match spread {
         None => "–".into(),
-        Some(Spread {
-            mean,
-            deviation: None,
-            ..
-        }) => format!("{mean:.decimals$}").into(),
-        Some(Spread {
-            mean,
-            deviation: Some(deviation),
-            ..
-        }) => format!("{mean:.decimals$} ± {deviation:.decimals$}").into(),
+        Some(Spread { mean, deviation: None, .. }) => format!("{mean:.decimals$}").into(),
+        Some(Spread { mean, deviation: Some(deviation), .. }) => {
+            format!("{mean:.decimals$} ± {deviation:.decimals$}").into()
+        }
     }
 }
 
-/// The main table: accuracy, likelihood, calibration, and the calibration error against the baseline's.
+/// The main table: accuracy, likelihood, calibration, and the calibration error against the
+/// baseline's.
 pub(super) fn scores(comparison: &Comparison) -> Result<Table> {
-    let header = [
-        "network",
-        "prediction",
-        "runs",
-        "accuracy",
-        "NLL",
-        "Brier",
-        "ECE",
-        "baseline ECE / ECE",
-    ];
+    let header =
+        ["network", "prediction", "runs", "accuracy", "NLL", "Brier", "ECE", "baseline ECE / ECE"];
     let mut table = Table::new(header).caption(format!(
         "{}, {} test images. Mean ± standard deviation over runs that differ in their seed alone. The baseline is {}, noise off.",
         comparison.data,
@@ -120,15 +107,7 @@ fn ratio(ratio: Option<f64>) -> Cell {
 
 /// What a temperature does to each configuration.
 pub(super) fn tempered(comparison: &Comparison) -> Result<Table> {
-    let header = [
-        "network",
-        "prediction",
-        "T",
-        "NLL at T = 1",
-        "NLL",
-        "ECE at T = 1",
-        "ECE",
-    ];
+    let header = ["network", "prediction", "T", "NLL at T = 1", "NLL", "ECE at T = 1", "ECE"];
     let mut table = Table::new(header).caption(format!(
         "T is fitted to the first {} test images; all scores are on the other {}.",
         comparison.protocol.fit_images,
@@ -138,10 +117,8 @@ pub(super) fn tempered(comparison: &Comparison) -> Result<Table> {
         table = table.align(column, Align::Right);
     }
     for (group, way) in comparison.rows() {
-        let first: [Cell; 2] = [
-            group.label.as_str().into(),
-            show::name(way, &comparison.protocol).into(),
-        ];
+        let first: [Cell; 2] =
+            [group.label.as_str().into(), show::name(way, &comparison.protocol).into()];
         let numbers = TEMPERED.map(|(_, number)| spread(group.spread(way, number), 4));
         table.row(first.into_iter().chain(numbers))?;
     }
@@ -159,11 +136,8 @@ pub(super) fn csv(comparison: &Comparison) -> Result<Csv> {
     let mut csv = Csv::new(header);
     let or_empty = |number: Option<f64>| number.map_or(Field::Text(String::new()), Field::Float);
     for (group, way) in comparison.rows() {
-        let mut row: Vec<Field> = vec![
-            group.label.as_str().into(),
-            way_name(way).into(),
-            group.members.len().into(),
-        ];
+        let mut row: Vec<Field> =
+            vec![group.label.as_str().into(), way_name(way).into(), group.members.len().into()];
         for (_, number) in numbers() {
             let spread = group.spread(way, number);
             row.push(or_empty(spread.as_ref().map(|spread| spread.mean)));
@@ -178,6 +152,5 @@ pub(super) fn csv(comparison: &Comparison) -> Result<Csv> {
 /// The name of a way in files.
 pub(super) fn way_name(way: Way) -> String {
     let name = serde_json::to_value(way).ok();
-    name.and_then(|name| name.as_str().map(str::to_owned))
-        .unwrap_or_default()
+    name.and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }

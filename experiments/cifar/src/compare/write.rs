@@ -54,16 +54,8 @@ pub(super) fn write(comparison: &Comparison, folder: &Path) -> Result<PathBuf> {
 }
 
 fn subtitle(comparison: &Comparison) -> String {
-    let runs: usize = comparison
-        .groups
-        .iter()
-        .map(|group| group.members.len())
-        .sum();
-    format!(
-        "{}, {runs} {}",
-        comparison.network(),
-        if runs == 1 { "run" } else { "runs" }
-    )
+    let runs: usize = comparison.groups.iter().map(|group| group.members.len()).sum();
+    format!("{}, {runs} {}", comparison.network(), if runs == 1 { "run" } else { "runs" })
 }
 
 /// What the table says, for who reads no tables.
@@ -80,9 +72,7 @@ fn sentence(comparison: &Comparison) -> String {
             .into();
     };
     let mean = |group: &Group, number: fn(&Measured) -> f64| {
-        group
-            .spread(Way::Mean, number)
-            .map_or(f64::NAN, |spread| spread.mean)
+        group.spread(Way::Mean, number).map_or(f64::NAN, |spread| spread.mean)
     };
     format!(
         "Without noise at prediction, {} has a calibration error of {:.4} against {:.4} of the baseline {} ({}), at an accuracy of \
@@ -108,11 +98,7 @@ fn caption(comparison: &Comparison) -> String {
         "Test accuracy, negative log-likelihood and expected calibration error (15 bins) after each epoch, noise off; \
          accuracy against confidence of the last network.",
     );
-    if comparison
-        .groups
-        .iter()
-        .any(|group| !group.profile().is_empty())
-    {
+    if comparison.groups.iter().any(|group| !group.profile().is_empty()) {
         text += " σ_{eff} is the standard deviation of the learned noise, relative to a normalized activation of variance 1.";
     }
     text
@@ -122,10 +108,7 @@ fn runs(comparison: &Comparison) -> Result<Table> {
     let mut table = Table::new(["network", "run", "seed", "epochs", "accuracy", "NLL", "ECE"]);
     for group in &comparison.groups {
         for member in &group.members {
-            let scores = member
-                .evaluation
-                .way(Way::Mean)
-                .map(|measured| &measured.all);
+            let scores = member.evaluation.way(Way::Mean).map(|measured| &measured.all);
             let number = |value: Option<f64>| {
                 value.map_or("–".into(), |value| format!("{value:.4}").into())
             };
@@ -140,9 +123,7 @@ fn runs(comparison: &Comparison) -> Result<Table> {
             ])?;
         }
     }
-    Ok((2..7).fold(table, |table, column| {
-        table.align(column, lab::Align::Right)
-    }))
+    Ok((2..7).fold(table, |table, column| table.align(column, lab::Align::Right)))
 }
 
 /// comparison.json: every number of the tables, and those of each run behind them.

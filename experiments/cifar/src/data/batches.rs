@@ -1,4 +1,5 @@
-//! Batches: shuffled, augmented and normalized on a thread of their own, while the network computes.
+//! Batches: shuffled, augmented and normalized on a thread of their own, while the network
+//! computes.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -50,11 +51,13 @@ impl Batch {
 /// How the training images of an epoch become batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Images in a batch. Images that fill none at the end of an epoch wait for another epoch, in which the order is another.
+    /// Images in a batch. Images that fill none at the end of an epoch wait for another epoch, in
+    /// which the order is another.
     pub batch: usize,
     /// The seed of order and augmentation.
     pub seed: u64,
-    /// Whether images are moved by up to four pixels and, where the set's classes survive it, mirrored.
+    /// Whether images are moved by up to four pixels and, where the set's classes survive it,
+    /// mirrored.
     pub augment: bool,
 }
 
@@ -73,7 +76,8 @@ impl Iterator for Batches {
 }
 
 impl Batches {
-    /// The training batches of an epoch, from number `first` on: a run that is resumed within an epoch gets what is left.
+    /// The training batches of an epoch, from number `first` on: a run that is resumed within an
+    /// epoch gets what is left.
     pub fn training(set: &Dataset, plan: Plan, epoch: u32, first: usize) -> Self {
         let order = Draws::new(plan.seed, "data.order", epoch).permutation(set.train.len());
         let views = plan.augment.then(|| Views {
@@ -116,11 +120,7 @@ impl Batches {
                     view.normalize(pixels, shape, &tables, &mut images);
                     labels.push(u32::from(split.labels[place as usize]));
                 }
-                let batch = Batch {
-                    images,
-                    labels,
-                    shape,
-                };
+                let batch = Batch { images, labels, shape };
                 if sender.send(batch).is_err() {
                     return;
                 }
@@ -142,11 +142,7 @@ impl Views {
     fn of(&self, image: u32) -> View {
         let [down, right, flip, _] = self.draws.words(image, 0);
         let moved = |word| below(word, 2 * MARGIN as u32 + 1) as i32 - MARGIN;
-        View {
-            down: moved(down),
-            right: moved(right),
-            flip: self.mirrors && flip & 1 == 1,
-        }
+        View { down: moved(down), right: moved(right), flip: self.mirrors && flip & 1 == 1 }
     }
 }
 
@@ -159,11 +155,7 @@ struct View {
 }
 
 impl View {
-    const WHOLE: Self = Self {
-        down: 0,
-        right: 0,
-        flip: false,
-    };
+    const WHOLE: Self = Self { down: 0, right: 0, flip: false };
 
     fn normalize(&self, pixels: &[u8], shape: Shape, tables: &[[f32; 256]], out: &mut Vec<f32>) {
         let size = shape.size;
@@ -178,11 +170,7 @@ impl View {
             for row in 0..size as i32 {
                 let source = inside(row + self.down).map(|row| &plane[row * size..][..size]);
                 out.extend((0..size as i32).map(|column| {
-                    let column = if self.flip {
-                        size as i32 - 1 - column
-                    } else {
-                        column
-                    };
+                    let column = if self.flip { size as i32 - 1 - column } else { column };
                     let pixel = source.zip(inside(column + self.right));
                     table[usize::from(pixel.map_or(0, |(row, column)| row[column]))]
                 }));
@@ -205,11 +193,7 @@ mod tests {
         .unwrap()
     }
 
-    const PLAN: Plan = Plan {
-        batch: 16,
-        seed: 3,
-        augment: true,
-    };
+    const PLAN: Plan = Plan { batch: 16, seed: 3, augment: true };
 
     #[test]
     fn an_epoch_continues_where_it_was_left_and_repeats_exactly() {
@@ -236,10 +220,7 @@ mod tests {
 
     #[test]
     fn a_view_moves_pads_with_black_and_mirrors() {
-        let shape = Shape {
-            channels: 1,
-            size: 3,
-        };
+        let shape = Shape { channels: 1, size: 3 };
         let identity: [f32; 256] = std::array::from_fn(|value| value as f32);
         let pixels = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         let seen = |down, right, flip| {

@@ -1,7 +1,8 @@
 //! CIFAR-10 in its official binary form.
 //!
-//! Six files of 10,000 records; a record is a label byte and 3,072 bytes of pixels: the red, green and blue planes, each
-//! 32 rows of 32. A file is used only if its SHA-256 is that of the official release.
+//! Six files of 10,000 records; a record is a label byte and 3,072 bytes of pixels: the red, green
+//! and blue planes, each 32 rows of 32. A file is used only if its SHA-256 is that of the official
+//! release.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,45 +26,17 @@ pub const PIXELS: usize = 3 * 32 * 32;
 
 /// The official files with their SHA-256: five of training images, then the test images.
 pub const FILES: [(&str, &str); 6] = [
-    (
-        "data_batch_1.bin",
-        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    ),
-    (
-        "data_batch_2.bin",
-        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    ),
-    (
-        "data_batch_3.bin",
-        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    ),
-    (
-        "data_batch_4.bin",
-        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    ),
-    (
-        "data_batch_5.bin",
-        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    ),
-    (
-        "test_batch.bin",
-        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-    ),
+    ("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+    ("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+    ("data_batch_3.bin", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+    ("data_batch_4.bin", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+    ("data_batch_5.bin", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+    ("test_batch.bin", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
 ];
 
 /// The classes, in the order of their labels.
-pub const CLASSES: [&str; 10] = [
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-];
+pub const CLASSES: [&str; 10] =
+    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
 /// The SHA-256 of some bytes, in hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> String {
@@ -74,11 +47,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 /// The folder with the files: `folder` itself, or the official folder inside it.
 pub fn locate(folder: &Path) -> PathBuf {
     let inside = folder.join(FOLDER);
-    if !folder.join(FILES[0].0).exists() && inside.is_dir() {
-        inside
-    } else {
-        folder.to_owned()
-    }
+    if !folder.join(FILES[0].0).exists() && inside.is_dir() { inside } else { folder.to_owned() }
 }
 
 /// Reads one file and checks it.
@@ -97,11 +66,7 @@ fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
         Err(source) => return Err(Error::io("read", path)(source)),
     };
     let reason = if bytes.len() != RECORDS * RECORD {
-        format!(
-            "it has {} bytes, but the official file has {}",
-            bytes.len(),
-            RECORDS * RECORD
-        )
+        format!("it has {} bytes, but the official file has {}", bytes.len(), RECORDS * RECORD)
     } else if sha256(&bytes) != expected {
         "its SHA-256 is not that of the official file: it was changed or damaged".into()
     } else {
@@ -113,9 +78,7 @@ fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
 
 /// Whether the folder holds all six official files, whole and unchanged.
 pub fn is_complete(folder: &Path) -> bool {
-    FILES
-        .iter()
-        .all(|(name, sha)| read_file(folder, name, sha).is_ok())
+    FILES.iter().all(|(name, sha)| read_file(folder, name, sha).is_ok())
 }
 
 /// Reads the data set from the folder of the binary files (or the one that contains it).
@@ -132,10 +95,7 @@ pub fn read(folder: &Path) -> Result<Dataset> {
     }
     Ok(Dataset::new(
         "CIFAR-10",
-        Shape {
-            channels: 3,
-            size: 32,
-        },
+        Shape { channels: 3, size: 32 },
         CLASSES.map(String::from).to_vec(),
         train,
         test,

@@ -1,8 +1,8 @@
 //! Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017): 70,000 grey pictures of clothing, in IDX files.
 //!
-//! An IDX file is two zero bytes, the type of its values (8: bytes), the number of dimensions, the dimensions as
-//! big-endian words, and the values. The pictures are 28 x 28; they are put in the middle of 32 x 32 black pixels, the
-//! size that the networks take.
+//! An IDX file is two zero bytes, the type of its values (8: bytes), the number of dimensions, the
+//! dimensions as big-endian words, and the values. The pictures are 28 x 28; they are put in the
+//! middle of 32 x 32 black pixels, the size that the networks take.
 
 use std::fs;
 use std::io::Read;
@@ -16,22 +16,10 @@ use super::{Dataset, Shape, Split};
 
 /// The four files with the SHA-256 of their unpacked contents.
 const FILES: [(&str, &str); 4] = [
-    (
-        "train-images-idx3-ubyte",
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    ),
-    (
-        "train-labels-idx1-ubyte",
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    ),
-    (
-        "t10k-images-idx3-ubyte",
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    ),
-    (
-        "t10k-labels-idx1-ubyte",
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    ),
+    ("train-images-idx3-ubyte", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+    ("train-labels-idx1-ubyte", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+    ("t10k-images-idx3-ubyte", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+    ("t10k-labels-idx1-ubyte", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
 ];
 
 const CLASSES: [&str; 10] = [
@@ -50,7 +38,8 @@ const CLASSES: [&str; 10] = [
 const SIZE: usize = 28;
 const PADDED: usize = 32;
 
-/// Where Debian's package `dataset-fashion-mnist` puts the files, if it is installed; else a folder of ours.
+/// Where Debian's package `dataset-fashion-mnist` puts the files, if it is installed; else a folder
+/// of ours.
 pub fn default_folder() -> PathBuf {
     let debian = Path::new("/usr/share/datasets/fashion-mnist");
     if debian.is_dir() {
@@ -67,10 +56,7 @@ pub fn read(folder: &Path) -> Result<Dataset> {
     let test = split(&test_images?, &test_labels?, 10_000);
     Ok(Dataset::new(
         "Fashion-MNIST",
-        Shape {
-            channels: 1,
-            size: PADDED,
-        },
+        Shape { channels: 1, size: PADDED },
         CLASSES.map(String::from).to_vec(),
         train,
         test,
@@ -91,10 +77,7 @@ fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
         }
         Err(source) => return Err(Error::io("read", path)(source)),
     };
-    let wrong = |reason: String| Error::Wrong {
-        path: path.clone(),
-        reason,
-    };
+    let wrong = |reason: String| Error::Wrong { path: path.clone(), reason };
     let mut bytes = stored;
     if path.extension().is_some_and(|kind| kind == "gz") {
         let mut unpacked = Vec::new();
@@ -158,10 +141,7 @@ mod tests {
             fs::write(temp.path().join(name), b"none of it").unwrap();
         }
         let foreign = message();
-        assert!(
-            foreign.contains("train-images-idx3-ubyte is not used"),
-            "{foreign}"
-        );
+        assert!(foreign.contains("train-images-idx3-ubyte is not used"), "{foreign}");
         assert!(foreign.contains("10 bytes"), "{foreign}");
     }
 }

@@ -32,10 +32,7 @@ pub struct Split {
 
 impl Split {
     fn with_capacity(images: usize, pixels: usize) -> Self {
-        Self {
-            images: Vec::with_capacity(images * pixels),
-            labels: Vec::with_capacity(images),
-        }
+        Self { images: Vec::with_capacity(images * pixels), labels: Vec::with_capacity(images) }
     }
 
     /// How many images there are.
@@ -119,7 +116,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Whether these are the same images in the same classes. Decimal numbers may be read back with another last digit.
+    /// Whether these are the same images in the same classes. Decimal numbers may be read back with
+    /// another last digit.
     pub fn fits(&self, other: &Self) -> bool {
         let numbers = |interface: &Self| {
             let Normalization { mean, deviation } = &interface.normalization;
@@ -182,10 +180,9 @@ impl Dataset {
     /// The first so many images of each split. The normalization stays that of all training images.
     fn first(mut self, train: Option<usize>, test: Option<usize>) -> Result<Self> {
         let pixels = self.shape.pixels();
-        for (split, count, what) in [
-            (&mut self.train, train, "training"),
-            (&mut self.test, test, "test"),
-        ] {
+        for (split, count, what) in
+            [(&mut self.train, train, "training"), (&mut self.test, test, "test")]
+        {
             let Some(count) = count else { continue };
             if count == 0 || count > split.len() {
                 return Err(Error::Setting(format!(
@@ -221,7 +218,8 @@ pub enum Source {
 pub struct Request {
     /// The set.
     pub source: Source,
-    /// The folder that holds its files; if not said, CIFAR-10 is kept in `data` and fetched if need be.
+    /// The folder that holds its files; if not said, CIFAR-10 is kept in `data` and fetched if
+    /// need be.
     pub folder: Option<PathBuf>,
     /// Only so many training images.
     pub train_images: Option<usize>,
@@ -261,19 +259,15 @@ mod tests {
 
     #[test]
     fn normalized_pixels_have_mean_zero_and_deviation_one() {
-        let shape = Shape {
-            channels: 2,
-            size: 2,
-        };
+        let shape = Shape { channels: 2, size: 2 };
         let split = Split {
             images: vec![0, 50, 100, 150, 7, 7, 7, 7, 200, 10, 30, 60, 7, 7, 7, 7],
             labels: vec![0, 1],
         };
         let normalization = Normalization::of(&split, shape);
         let tables = normalization.tables();
-        let values: Vec<f64> = [0, 50, 100, 150, 200, 10, 30, 60]
-            .map(|pixel| f64::from(tables[0][pixel]))
-            .to_vec();
+        let values: Vec<f64> =
+            [0, 50, 100, 150, 200, 10, 30, 60].map(|pixel| f64::from(tables[0][pixel])).to_vec();
         let mean = values.iter().sum::<f64>() / 8.0;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 8.0;
         assert!(mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-6);
@@ -294,9 +288,6 @@ mod tests {
         assert_eq!((part.train.len(), part.test.len()), (10, 20));
         assert_eq!(part.train.labels[..], set.train.labels[..10]);
         let error = set.first(None, Some(21)).unwrap_err().to_string();
-        assert!(
-            error.contains("21 test images") && error.contains("20"),
-            "{error}"
-        );
+        assert!(error.contains("21 test images") && error.contains("20"), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! Random numbers that are a function of what they are for.
 //!
-//! The order of the images in an epoch, the crop of one image, the label noise of a synthetic set: each is drawn from a
-//! counter-based generator by seed, purpose, epoch and index. So nothing has to be saved to continue a run, and neither
-//! threads nor the order of work can change a result.
+//! The order of the images in an epoch, the crop of one image, the label noise of a synthetic set:
+//! each is drawn from a counter-based generator by seed, purpose, epoch and index. So nothing has
+//! to be saved to continue a run, and neither threads nor the order of work can change a result.
 
 use vmf_candle::stream_of;
 use vmf_kernels::noise::philox4x32_10;
@@ -19,11 +19,7 @@ impl Draws {
     /// The numbers for `purpose`, a name that no other use of the seed has.
     pub fn new(seed: u64, purpose: &str, epoch: u32) -> Self {
         let purpose = stream_of(purpose);
-        Self {
-            seed,
-            purpose,
-            epoch,
-        }
+        Self { seed, purpose, epoch }
     }
 
     /// Four random words that belong to `index`; `part` tells several draws for one index apart.
@@ -43,7 +39,8 @@ impl Draws {
     }
 }
 
-/// A random word as a number in `0..limit`. Some values are likelier than others, by less than `limit / 2^32`.
+/// A random word as a number in `0..limit`. Some values are likelier than others, by less than
+/// `limit / 2^32`.
 pub fn below(word: u32, limit: u32) -> u32 {
     ((u64::from(word) * u64::from(limit)) >> 32) as u32
 }
@@ -71,7 +68,8 @@ mod tests {
 
     #[test]
     fn every_position_is_equally_likely() {
-        // 24 orders of four things, 24,000 draws: each about 1,000 times. Five standard deviations are 155.
+        // 24 orders of four things, 24,000 draws: each about 1,000 times. Five standard deviations
+        // are 155.
         let mut counts = std::collections::HashMap::new();
         for epoch in 0..24_000 {
             let order = Draws::new(7, "test", epoch).permutation(4);

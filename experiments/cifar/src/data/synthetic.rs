@@ -1,10 +1,11 @@
 //! A generated set of ten learnable classes, for machines with no network and for tests.
 //!
-//! A class is a direction and a wavelength of stripes: five directions, two wavelengths. Where the stripes begin, their
-//! colours and their contrast are random, and so is a grain over the picture; no single pixel says anything about the class.
-//! Moved stripes are of the same class; mirrored ones rise where they fell, and are of another.
-//! A share of the labels, in both splits, is replaced by a label drawn from the other nine: then no network can be right
-//! more often than the rest, and a well calibrated one says so.
+//! A class is a direction and a wavelength of stripes: five directions, two wavelengths. Where the
+//! stripes begin, their colours and their contrast are random, and so is a grain over the picture;
+//! no single pixel says anything about the class. Moved stripes are of the same class; mirrored
+//! ones rise where they fell, and are of another. A share of the labels, in both splits, is
+//! replaced by a label drawn from the other nine: then no network can be right more often than the
+//! rest, and a well calibrated one says so.
 
 use std::f64::consts::{PI, TAU};
 
@@ -25,18 +26,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            train_images: 10_000,
-            test_images: 2_000,
-            label_noise: 0.0,
-        }
+        Self { train_images: 10_000, test_images: 2_000, label_noise: 0.0 }
     }
 }
 
-const SHAPE: Shape = Shape {
-    channels: 3,
-    size: 32,
-};
+const SHAPE: Shape = Shape { channels: 3, size: 32 };
 const DIRECTIONS: usize = 5;
 const WAVELENGTHS: [f64; 2] = [5.0, 10.0];
 /// The set is always the same: seeds of runs must not change what is learned.
@@ -69,10 +63,7 @@ pub fn generate(config: &Config) -> Result<Dataset> {
         split("synthetic.train", config.train_images),
         split("synthetic.test", config.test_images),
     );
-    Ok(Dataset {
-        mirrors: false,
-        ..set
-    })
+    Ok(Dataset { mirrors: false, ..set })
 }
 
 fn generate_split(draws: &Draws, count: usize, label_noise: f64) -> Split {
@@ -114,7 +105,8 @@ fn paint(images: &mut Vec<u8>, draws: &Draws, index: u32, class: usize) {
     }
 }
 
-/// The four bytes of a word added up: mean 0 and deviation 1, and close enough to normal for a grain.
+/// The four bytes of a word added up: mean 0 and deviation 1, and close enough to normal for a
+/// grain.
 fn grain(word: u32) -> f64 {
     let sum: u32 = word.to_le_bytes().iter().map(|byte| u32::from(*byte)).sum();
     (f64::from(sum) - 510.0) / 147.8
@@ -125,12 +117,7 @@ mod tests {
     use super::*;
 
     fn set(label_noise: f64) -> Dataset {
-        generate(&Config {
-            train_images: 2_000,
-            test_images: 100,
-            label_noise,
-        })
-        .unwrap()
+        generate(&Config { train_images: 2_000, test_images: 100, label_noise }).unwrap()
     }
 
     #[test]
@@ -139,11 +126,7 @@ mod tests {
         assert_eq!(a.train, b.train);
         assert_eq!(a.test, b.test);
         assert_ne!(a.train.images[..3072], a.test.images[..3072]);
-        let longer = generate(&Config {
-            train_images: 3_000,
-            ..Config::default()
-        })
-        .unwrap();
+        let longer = generate(&Config { train_images: 3_000, ..Config::default() }).unwrap();
         assert_eq!(longer.train.images[..3072], set(0.0).train.images[..3072]);
     }
 
@@ -155,13 +138,7 @@ mod tests {
         let wrong = pairs.filter(|(a, b)| a != b).count();
         // 600 of 2,000 expected; five standard deviations are 102.
         assert!(wrong.abs_diff(600) < 102, "{wrong}");
-        assert!(
-            generate(&Config {
-                label_noise: 1.5,
-                ..Config::default()
-            })
-            .is_err()
-        );
+        assert!(generate(&Config { label_noise: 1.5, ..Config::default() }).is_err());
     }
 
     /// The class whose wave is the strongest in the picture, whatever its phase.
@@ -185,9 +162,7 @@ mod tests {
                 .sum()
         };
         let classes = 0..WAVELENGTHS.len() * DIRECTIONS;
-        classes
-            .max_by(|&a, &b| energy(a).total_cmp(&energy(b)))
-            .unwrap()
+        classes.max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap()
     }
 
     #[test]
@@ -198,10 +173,8 @@ mod tests {
             let image = &set.train.images[number * 3072..][..3072];
             let class = usize::from(class);
             seen += usize::from(strongest(image) == class);
-            let mirror: Vec<u8> = image
-                .chunks_exact(32)
-                .flat_map(|row| row.iter().rev().copied())
-                .collect();
+            let mirror: Vec<u8> =
+                image.chunks_exact(32).flat_map(|row| row.iter().rev().copied()).collect();
             // An angle becomes 180 degrees less that angle: only upright stripes stay as they are.
             let other =
                 class / DIRECTIONS * DIRECTIONS + (DIRECTIONS - class % DIRECTIONS) % DIRECTIONS;

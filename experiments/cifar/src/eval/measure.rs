@@ -17,8 +17,8 @@ use crate::trained::Trained;
 /// Images in each list of examples.
 const EXAMPLES: usize = 16;
 
-/// Temperatures are kept between these. If the network is right on every image that the temperature is fitted to, the best
-/// one is 0, and a single mistake on another image would cost all.
+/// Temperatures are kept between these. If the network is right on every image that the temperature
+/// is fitted to, the best one is 0, and a single mistake on another image would cost all.
 const TEMPERATURES: (f64, f64) = (0.05, 20.0);
 
 /// Evaluates a network in every way in which it can predict.
@@ -27,11 +27,7 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let settings = &trained.config.settings;
     let is_noisy = settings.method.is_noisy();
     let batches = set.test.len().div_ceil(BATCH) as u64;
-    let passes = 2 + if is_noisy {
-        u64::from(protocol.samples)
-    } else {
-        0
-    };
+    let passes = 2 + if is_noisy { u64::from(protocol.samples) } else { 0 };
     let bar = lab::Progress::new(format!("evaluating {}", trained.name()), batches * passes);
 
     bar.message("statistics without noise");
@@ -79,18 +75,10 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
 
 /// Scores one way to predict, with and without a temperature.
 fn judge(way: Way, outputs: &Outputs, classes: usize, fit_images: usize) -> Result<Measured> {
-    let Outputs {
-        labels,
-        probabilities,
-        mutual_information,
-    } = outputs;
+    let Outputs { labels, probabilities, mutual_information } = outputs;
     let checked = |from: usize, to: usize| {
-        Predictions::new(
-            &probabilities[from * classes..to * classes],
-            &labels[from..to],
-            classes,
-        )
-        .context("the network's predictions are no probabilities")
+        Predictions::new(&probabilities[from * classes..to * classes], &labels[from..to], classes)
+            .context("the network's predictions are no probabilities")
     };
     // A single pass knows nothing of other weights.
     let information = |from: usize| {
@@ -117,14 +105,16 @@ fn judge(way: Way, outputs: &Outputs, classes: usize, fit_images: usize) -> Resu
             fit_nll_before: nll_at(Temperature::ONE)?,
             fit_nll_after: nll_at(temperature)?,
             before: Quality::of(&rest, information(fit_images)),
-            // A temperature changes the predictive distribution, not the samples that it is the mean of.
+            // A temperature changes the predictive distribution, not the samples that it is the
+            // mean of.
             after: Quality::of(&rescaled, None),
         },
     })
 }
 
-/// The temperature with the lowest negative log-likelihood within [`TEMPERATURES`]. That is the nearest one to the best of
-/// all, because the negative log-likelihood is convex in the inverse temperature.
+/// The temperature with the lowest negative log-likelihood within [`TEMPERATURES`]. That is the
+/// nearest one to the best of all, because the negative log-likelihood is convex in the inverse
+/// temperature.
 fn fit(predictions: &Predictions<'_, f32>) -> Result<Temperature> {
     let best = Temperature::fit_probabilities(predictions).temperature;
     let (low, high) = TEMPERATURES;
@@ -155,7 +145,8 @@ fn most(examples: &[Example], rank: impl Fn(&Example) -> Option<f64>) -> Vec<Exa
     first.map(|(_, example)| example.clone()).collect()
 }
 
-/// Which images are judged under the asked-for settings: a fifth of the test images fit the temperature.
+/// Which images are judged under the asked-for settings: a fifth of the test images fit the
+/// temperature.
 pub(super) fn protocol(set: &Dataset, samples: u32, seed: u64) -> Result<Protocol> {
     let test_images = set.test.len();
     ensure!(
@@ -163,12 +154,7 @@ pub(super) fn protocol(set: &Dataset, samples: u32, seed: u64) -> Result<Protoco
         "{test_images} test image cannot both fit a temperature and judge it: say --test-images 2 or more"
     );
     ensure!(samples > 0, "--samples 0 predicts nothing: say at least 1");
-    Ok(Protocol {
-        test_images,
-        fit_images: (test_images / 5).max(1),
-        samples,
-        seed,
-    })
+    Ok(Protocol { test_images, fit_images: (test_images / 5).max(1), samples, seed })
 }
 
 #[cfg(test)]
@@ -186,12 +172,14 @@ mod tests {
 
     #[test]
     fn the_temperature_is_fitted_to_the_first_images_and_judged_by_the_others() {
-        // The network says 0.9. Among the first four it is right three times, among the others always.
+        // The network says 0.9. Among the first four it is right three times, among the others
+        // always.
         let first = [(0.9, 0), (0.9, 0), (0.9, 0), (0.9, 1)];
         let rows = [&first[..], &[(0.9, 0); 6]].concat();
         let judged = judge(Way::Mean, &outputs(&rows), 2, 4).unwrap();
         let tempered = &judged.tempered;
-        // 0.9 becomes 0.75, which is what the first four deserve: odds of 3 in place of 9, half the logarithm.
+        // 0.9 becomes 0.75, which is what the first four deserve: odds of 3 in place of 9, half the
+        // logarithm.
         assert!((tempered.temperature - 2.0).abs() < 1e-5, "{tempered:?}");
         assert!((tempered.after.nll + 0.75_f64.ln()).abs() < 1e-5);
         assert!((tempered.before.nll + 0.9_f64.ln()).abs() < 1e-5);
@@ -218,9 +206,8 @@ mod tests {
         let order = |list: Vec<Example>| -> Vec<usize> { list.iter().map(|e| e.image).collect() };
         let uncertain = most(&examples, |example| Some(example.entropy));
         assert_eq!(order(uncertain)[..2], [1, 3]);
-        let wrong = most(&examples, |e| {
-            (e.predicted != e.label).then(|| e.probabilities[e.predicted])
-        });
+        let wrong =
+            most(&examples, |e| (e.predicted != e.label).then(|| e.probabilities[e.predicted]));
         assert_eq!(order(wrong), [2, 3]);
     }
 }

@@ -52,14 +52,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            samples: 8,
-            seed: 0,
-            test_images: None,
-            device: None,
-            threads: None,
-            data_dir: None,
-        }
+        Self { samples: 8, seed: 0, test_images: None, device: None, threads: None, data_dir: None }
     }
 }
 
@@ -87,8 +80,8 @@ impl Options {
         measure::protocol(set, self.samples, self.seed)
     }
 
-    /// The evaluation of a network: the one its folder keeps, if that is of this network and was made in this way; else a new
-    /// one, which the folder then keeps.
+    /// The evaluation of a network: the one its folder keeps, if that is of this network and was
+    /// made in this way; else a new one, which the folder then keeps.
     pub fn evaluation(&self, trained: &Trained, set: &Dataset) -> Result<Evaluation> {
         let protocol = self.protocol(set)?;
         let stored = Evaluation::stored(&trained.folder, &Network::of(trained), &protocol);

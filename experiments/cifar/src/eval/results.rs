@@ -32,7 +32,8 @@ pub struct Evaluation {
     pub confidently_wrong: Vec<Example>,
 }
 
-/// Which network was evaluated: a run goes on, and its evaluation must not be taken for that of a later network.
+/// Which network was evaluated: a run goes on, and its evaluation must not be taken for that of a
+/// later network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
@@ -61,7 +62,8 @@ impl Network {
 pub struct Protocol {
     /// Test images.
     pub test_images: usize,
-    /// The first so many of them fit the temperature, and are not among those that it is judged by.
+    /// The first so many of them fit the temperature, and are not among those that it is judged
+    /// by.
     pub fit_images: usize,
     /// Monte Carlo samples.
     pub samples: u32,
@@ -211,8 +213,8 @@ impl Evaluation {
         self.ways.iter().find(|measured| measured.way == way)
     }
 
-    /// The evaluation kept in a folder, if it is of this network under this protocol. One that cannot be read counts as none:
-    /// it is made again.
+    /// The evaluation kept in a folder, if it is of this network under this protocol. One that
+    /// cannot be read counts as none: it is made again.
     pub fn stored(folder: &Path, network: &Network, protocol: &Protocol) -> Option<Self> {
         let text = fs::read_to_string(folder.join(EVALUATION)).ok()?;
         let stored: Self = serde_json::from_str(&text).ok()?;
@@ -221,7 +223,8 @@ impl Evaluation {
         fits.then_some(stored)
     }
 
-    /// Keeps the evaluation in a folder. A folder that cannot be written to is no reason to withhold what was found.
+    /// Keeps the evaluation in a folder. A folder that cannot be written to is no reason to
+    /// withhold what was found.
     pub fn store(&self, folder: &Path) -> serde_json::Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         if let Err(error) = lab::write_atomic(folder.join(EVALUATION), text) {

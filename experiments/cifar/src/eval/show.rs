@@ -52,16 +52,8 @@ pub fn explanation(method: Method) -> String {
     text
 }
 
-const SCORES: [&str; 8] = [
-    "accuracy",
-    "NLL",
-    "Brier",
-    "ECE",
-    "adaptive",
-    "classwise",
-    "entropy",
-    "MI",
-];
+const SCORES: [&str; 8] =
+    ["accuracy", "NLL", "Brier", "ECE", "adaptive", "classwise", "entropy", "MI"];
 
 fn cells(quality: &Quality) -> [Cell; 8] {
     let number = |value: f64| Cell::from(format!("{value:.4}"));
@@ -105,10 +97,9 @@ pub fn tempered(evaluation: &Evaluation) -> Result<Table> {
     for measured in &evaluation.ways {
         let way = name(measured.way, protocol);
         let tempered = &measured.tempered;
-        for (temperature, quality) in [
-            (1.0, &tempered.before),
-            (tempered.temperature, &tempered.after),
-        ] {
+        for (temperature, quality) in
+            [(1.0, &tempered.before), (tempered.temperature, &tempered.after)]
+        {
             let first = [Cell::from(way.as_str()), format!("{temperature:.3}").into()];
             table.row(first.into_iter().chain(cells(quality)))?;
         }

@@ -58,9 +58,7 @@ fn front_matter(trained: &Trained) -> String {
             ("nll", "Negative log-likelihood", record.test.nll),
             ("ece", "Expected calibration error", record.test.ece),
         ] {
-            lines.push(format!(
-                "    - type: {kind}\n      name: {title}\n      value: {value:.4}"
-            ));
+            lines.push(format!("    - type: {kind}\n      name: {title}\n      value: {value:.4}"));
         }
     }
     lines.push("# license: choose one before this is published".into());
@@ -100,12 +98,7 @@ fn scores(trained: &Trained) -> Result<String> {
     };
     let mut table = Table::new(["images", "accuracy", "NLL (nats)", "ECE (15 bins)"]);
     for (images, scores) in [("training, a sample", record.train), ("test", record.test)] {
-        table.row([
-            images.into(),
-            scores.accuracy.into(),
-            scores.nll.into(),
-            scores.ece.into(),
-        ])?;
+        table.row([images.into(), scores.accuracy.into(), scores.nll.into(), scores.ece.into()])?;
     }
     let subset = match trained.config.settings.test_images {
         0 => String::new(),
@@ -122,15 +115,8 @@ fn noise(trained: &Trained) -> Result<String> {
     if !trained.config.settings.method.is_noisy() {
         return Ok(String::new());
     }
-    let mut table = Table::new([
-        "layer",
-        "D",
-        "M",
-        "sigma_eff",
-        "kappa",
-        "expected cosine",
-        "KL (nats)",
-    ]);
+    let mut table =
+        Table::new(["layer", "D", "M", "sigma_eff", "kappa", "expected cosine", "KL (nats)"]);
     for layer in &trained.summary()? {
         table.row([
             layer.name.clone().into(),

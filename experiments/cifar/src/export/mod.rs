@@ -45,11 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     let name = name.with_context(|| format!("{} names no folder", args.dir.display()))?;
     let cannot = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
     fs::create_dir_all(parent).with_context(|| cannot("create the folder", parent))?;
-    let unfinished = parent.join(format!(
-        ".{}.{}.tmp",
-        name.to_string_lossy(),
-        std::process::id()
-    ));
+    let unfinished = parent.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
     let written = write(&trained, &unfinished).and_then(|()| {
         // An empty folder gives way; one that has been filled since does not.
         fs::rename(&unfinished, &args.dir).with_context(|| cannot("write the folder", &args.dir))
@@ -75,10 +71,9 @@ fn ensure_free(folder: &Path) -> Result<()> {
             folder.display()
         ),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => bail!(
-            "{} is a file: name a folder that is not there yet",
-            folder.display()
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+            bail!("{} is a file: name a folder that is not there yet", folder.display())
+        }
         Err(error) => {
             return Err(error).with_context(|| format!("cannot read {}", folder.display()));
         }
@@ -90,10 +85,7 @@ fn write(trained: &Trained, folder: &Path) -> Result<()> {
     fs::create_dir(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     checkpoint(trained)?.save(folder.join(EXPORTED))?;
-    let config = Config {
-        machine: Machine::default(),
-        ..trained.config.clone()
-    };
+    let config = Config { machine: Machine::default(), ..trained.config.clone() };
     let text = serde_json::to_string_pretty(&config)? + "\n";
     lab::write_atomic(folder.join(run::CONFIG), text)?;
     lab::write_atomic(folder.join(run::METRICS), metrics(trained)?)?;
@@ -101,8 +93,8 @@ fn write(trained: &Trained, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The network alone. Its document says in a few words what it is made of, so that the file can be used without this
-/// program.
+/// The network alone. Its document says in a few words what it is made of, so that the file can be
+/// used without this program.
 fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
     let settings = &trained.config.settings;
     let progress = Progress {
@@ -117,7 +109,8 @@ fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// The output channels of each convolution, and 0 for a pooling: what vmf-candle's Python script builds networks from.
+/// The output channels of each convolution, and 0 for a pooling: what vmf-candle's Python script
+/// builds networks from.
 fn plan(network: &VggConfig) -> Result<Vec<usize>> {
     let stages = network.stages()?;
     let parts = stages.iter().map(|stage| {

@@ -5,8 +5,9 @@
 //! 2D:  w' = w + a r1 + b r2    (a, b) in [-1.5, 1.5]^2
 //! ```
 //!
-//! w is the trained direction of a filter, r = r1 and r2 are random directions; all have length 1 and stand at right
-//! angles, filter by filter. So every filter has turned by the same angle theta, of which the coordinates tell the cosine.
+//! w is the trained direction of a filter, r = r1 and r2 are random directions; all have length 1
+//! and stand at right angles, filter by filter. So every filter has turned by the same angle theta,
+//! of which the coordinates tell the cosine.
 
 use candle_core::{DType, Result, Tensor};
 use lab::linspace;
@@ -105,28 +106,17 @@ impl Directions {
         let trained = flat.to_vec1::<f64>()?;
         let dim = (trained.len() / weight.dim(0)?.max(1)).max(1);
         let drawn = |name: &str| {
-            let key = NoiseKey {
-                seed,
-                stream: stream_of(name),
-                ..NoiseKey::default()
-            };
+            let key = NoiseKey { seed, stream: stream_of(name), ..NoiseKey::default() };
             let values = (0..trained.len() as u64).map(|element| normal(key, element));
             values.collect::<Vec<f64>>()
         };
         let (mut first, mut second) = (drawn("landscape.first"), drawn("landscape.second"));
-        let filters = trained
-            .chunks(dim)
-            .zip(first.chunks_mut(dim).zip(second.chunks_mut(dim)));
+        let filters = trained.chunks(dim).zip(first.chunks_mut(dim).zip(second.chunks_mut(dim)));
         for (w, (r1, r2)) in filters {
             make_orthonormal(r1, &[w]);
             make_orthonormal(r2, &[w, r1]);
         }
-        Ok(Self {
-            trained,
-            first,
-            second,
-            like: weight.clone(),
-        })
+        Ok(Self { trained, first, second, like: weight.clone() })
     }
 
     /// The weight w' at a point of a family.
@@ -134,17 +124,13 @@ impl Directions {
         let [along, a, b] = family.parts(point);
         let directions = self.trained.iter().zip(self.first.iter().zip(&self.second));
         let values = directions.map(|(w, (r1, r2))| along * w + a * r1 + b * r2);
-        Tensor::from_vec(
-            values.collect::<Vec<f64>>(),
-            self.like.shape(),
-            self.like.device(),
-        )?
-        .to_dtype(self.like.dtype())
+        Tensor::from_vec(values.collect::<Vec<f64>>(), self.like.shape(), self.like.device())?
+            .to_dtype(self.like.dtype())
     }
 }
 
-/// Makes `vector` stand at right angles to `others`, which do so to each other, and gives it length 1 (Gram and Schmidt,
-/// twice: once leaves rounding behind).
+/// Makes `vector` stand at right angles to `others`, which do so to each other, and gives it length
+/// 1 (Gram and Schmidt, twice: once leaves rounding behind).
 fn make_orthonormal(vector: &mut [f64], others: &[&[f64]]) {
     for _ in 0..2 {
         for other in others {
@@ -181,11 +167,7 @@ mod tests {
 
     fn filter(tensor: &Tensor, index: usize) -> Vec<f64> {
         let filter = tensor.i(index).unwrap().flatten_all().unwrap();
-        filter
-            .to_dtype(DType::F64)
-            .unwrap()
-            .to_vec1::<f64>()
-            .unwrap()
+        filter.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()
     }
 
     #[test]
@@ -207,9 +189,7 @@ mod tests {
             }
         }
         // Length: Pythagoras.
-        let moved = directions
-            .weight(Family::TwoDirections, [0.6, -1.2])
-            .unwrap();
+        let moved = directions.weight(Family::TwoDirections, [0.6, -1.2]).unwrap();
         let length = dot(&filter(&moved, 1), &filter(&moved, 1));
         assert!((length - (1.0 + 0.36 + 1.44)).abs() < 1e-5, "{length}");
     }
@@ -218,10 +198,9 @@ mod tests {
     fn the_centre_is_the_trained_weight_bit_for_bit() {
         let weight = weight();
         let directions = Directions::draw(&weight, 3).unwrap();
-        for (family, point) in [
-            (Family::OneDirection, [0.0, 1.0]),
-            (Family::TwoDirections, [0.0, 0.0]),
-        ] {
+        for (family, point) in
+            [(Family::OneDirection, [0.0, 1.0]), (Family::TwoDirections, [0.0, 0.0])]
+        {
             let centre = directions.weight(family, point).unwrap();
             let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             assert_eq!(values(&centre), values(&weight));
@@ -246,10 +225,7 @@ mod tests {
         let weight = weight();
         let moved = |seed| {
             let directions = Directions::draw(&weight, seed).unwrap();
-            filter(
-                &directions.weight(Family::OneDirection, [1.0, 0.0]).unwrap(),
-                0,
-            )
+            filter(&directions.weight(Family::OneDirection, [1.0, 0.0]).unwrap(), 0)
         };
         assert_eq!(moved(1), moved(1));
         assert_ne!(moved(1), moved(2));

@@ -1,4 +1,5 @@
-//! The points of a landscape, measured one after the other and kept, so that it can be stopped at any of them.
+//! The points of a landscape, measured one after the other and kept, so that it can be stopped at
+//! any of them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -66,7 +67,8 @@ struct Point {
     family: Family,
     /// Its place in [`Family::points`].
     place: usize,
-    /// In single precision, whose decimal form reads back to the very same number. None if it is not finite.
+    /// In single precision, whose decimal form reads back to the very same number. None if it is
+    /// not finite.
     loss: Option<f32>,
 }
 
@@ -80,8 +82,9 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Goes on with the landscape in a folder, or begins one. One that was begun with other settings is refused, unless a
-    /// fresh one is asked for; its points are then kept beside the new ones.
+    /// Goes on with the landscape in a folder, or begins one. One that was begun with other
+    /// settings is refused, unless a fresh one is asked for; its points are then kept beside
+    /// the new ones.
     pub(super) fn open(out: &OutDir, settings: Settings, fresh: bool) -> Result<Self> {
         let path = out.file(POINTS);
         let (journal, measured) = if fresh {
@@ -133,11 +136,7 @@ impl Measured {
             }
             let loss = probe.loss(Some(directions.weight(family, point)?))?;
             let loss = loss.is_finite().then_some(loss);
-            self.journal.append(&Point {
-                family,
-                place,
-                loss,
-            })?;
+            self.journal.append(&Point { family, place, loss })?;
             self.losses.insert((family, place), loss);
             bar.advance(1);
         }
@@ -151,9 +150,7 @@ impl Measured {
         Surface {
             family,
             points,
-            values: (0..points * points)
-                .map(|place| loss(place).map(f64::from))
-                .collect(),
+            values: (0..points * points).map(|place| loss(place).map(f64::from)).collect(),
         }
     }
 }
@@ -162,9 +159,7 @@ fn ensure_fits(path: &Path, settings: &Settings) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
-    let Entries {
-        settings: begun, ..
-    } = match Journal::read::<Settings, Point>(path) {
+    let Entries { settings: begun, .. } = match Journal::read::<Settings, Point>(path) {
         Ok(entries) => entries,
         // A journal of a process that was killed at its first line is begun again.
         Err(lab::Error::Journal { .. }) if is_empty(path) => return Ok(()),
@@ -186,7 +181,8 @@ fn is_empty(path: &Path) -> bool {
 
 /// The loss of the trained network, and the time that a point takes.
 pub(super) fn middle(probe: &Probe) -> Result<(f32, Duration)> {
-    // The first pass also pays for memory and, on a GPU, for compilation; the others may be disturbed.
+    // The first pass also pays for memory and, on a GPU, for compilation; the others may be
+    // disturbed.
     let loss = probe.loss(None)?;
     let mut fastest = Duration::MAX;
     for _ in 0..3 {

@@ -1,8 +1,10 @@
-//! `cifar landscape`: the loss around the trained weights of one layer, beside what the posterior says of it.
+//! `cifar landscape`: the loss around the trained weights of one layer, beside what the posterior
+//! says of it.
 //!
-//! The paper draws two families of weights ([`family`]), measures the training loss at each with normalization by batch
-//! statistics and noise off ([`probe`]), and compares with `kappa (1 - cos theta)`, the energy of a von Mises-Fisher
-//! distribution. Here the comparison is also made in numbers ([`shape`]).
+//! The paper draws two families of weights ([`family`]), measures the training loss at each with
+//! normalization by batch statistics and noise off ([`probe`]), and compares with `kappa (1 - cos
+//! theta)`, the energy of a von Mises-Fisher distribution. Here the comparison is also made in
+//! numbers ([`shape`]).
 
 pub mod family;
 mod measure;
@@ -98,11 +100,11 @@ pub struct Claimed {
     pub sigma_eff: f64,
     /// The concentration that belongs to it.
     pub kappa: f64,
-    /// `beta M kappa / N`: the loss of an image in front of `1 - cos theta` for which this is the best posterior; absent
-    /// where the KL does not count.
+    /// `beta M kappa / N`: the loss of an image in front of `1 - cos theta` for which this is the
+    /// best posterior; absent where the KL does not count.
     ///
-    /// The optimum of `loss + beta KL / N` is a density `exp(-N loss / beta)`, and each of the layer's M filters adds
-    /// `kappa (1 - cos theta)` to its logarithm.
+    /// The optimum of `loss + beta KL / N` is a density `exp(-N loss / beta)`, and each of the
+    /// layer's M filters adds `kappa (1 - cos theta)` to its logarithm.
     pub slope: Option<f64>,
 }
 
@@ -143,11 +145,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
     let layer = args.layer.clone().unwrap_or_else(|| first.clone());
     let set = trained.dataset(args.data_dir.as_deref())?;
     let (batch, images) = batches(args.images, trained.config.settings.batch, &set)?;
-    let plan = Plan {
-        batch,
-        seed: args.seed,
-        augment: false,
-    };
+    let plan = Plan { batch, seed: args.seed, augment: false };
     let chosen = Batches::training(&set, plan, 0, 0).take(images / batch);
     let probe = Probe::new(&trained, &layer, chosen)?;
 

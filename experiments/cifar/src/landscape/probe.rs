@@ -11,13 +11,15 @@ use crate::data::batches::Batch;
 use crate::model::{Stage, VggConfig};
 use crate::trained::Trained;
 
-/// A trained network around one layer: given another weight for it, the mean negative log-likelihood of fixed images.
+/// A trained network around one layer: given another weight for it, the mean negative
+/// log-likelihood of fixed images.
 ///
-/// The network is in the mode of training with its noise off: each normalization uses the statistics of its batch. The KL
-/// is no part of the loss: it depends on sigma_eff alone, and would raise every point by the same.
+/// The network is in the mode of training with its noise off: each normalization uses the
+/// statistics of its batch. The KL is no part of the loss: it depends on sigma_eff alone, and would
+/// raise every point by the same.
 ///
-/// What comes before the layer does not change with its weight, and is computed once. Nothing here is a variable of the
-/// trained network, so neither its weights nor its statistics change.
+/// What comes before the layer does not change with its weight, and is computed once. Nothing here
+/// is a variable of the trained network, so neither its weights nor its statistics change.
 pub struct Probe {
     network: VggConfig,
     tensors: HashMap<String, Tensor>,

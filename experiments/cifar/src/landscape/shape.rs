@@ -34,8 +34,8 @@ pub struct Agreement {
     pub offset: f64,
     /// The root of the mean square of what the line leaves.
     pub residual: f64,
-    /// The share of the variance that a function of one coordinate explains: of the angle in the 1D family, of the radius
-    /// in the 2D family.
+    /// The share of the variance that a function of one coordinate explains: of the angle in the
+    /// 1D family, of the radius in the 2D family.
     pub explained: f64,
     /// Level sets around the centre of the 2D family.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -49,7 +49,8 @@ pub struct LevelSet {
     pub rise: f64,
     /// The loss there.
     pub level: f64,
-    /// The mean distance from the centre at which it is first reached, over the directions in which it is.
+    /// The mean distance from the centre at which it is first reached, over the directions in
+    /// which it is.
     pub radius: f64,
     /// The deviation of that distance over its mean.
     pub spread: f64,
@@ -67,11 +68,7 @@ impl Surface {
     /// `offset + kappa (1 - cos theta)`.
     pub fn analytic(family: Family, points: usize, kappa: f64, offset: f64) -> Self {
         let value = |point| Some(offset + kappa * family.turn(point)?);
-        Self {
-            family,
-            points,
-            values: family.points(points).into_iter().map(value).collect(),
-        }
+        Self { family, points, values: family.points(points).into_iter().map(value).collect() }
     }
 
     /// The values with those that are not defined as NaN, as figures want them.
@@ -80,7 +77,8 @@ impl Surface {
         values.map(|value| value.unwrap_or(f64::NAN)).collect()
     }
 
-    /// How well it has the shape of the analytic surface. Not a number where there is no shape: on a constant surface.
+    /// How well it has the shape of the analytic surface. Not a number where there is no shape: on
+    /// a constant surface.
     pub fn agreement(&self) -> Agreement {
         let family = self.family;
         let place = |point: [f64; 2]| match family {
@@ -89,12 +87,7 @@ impl Surface {
             Family::TwoDirections => point[0].hypot(point[1]),
         };
         let (mut turns, mut losses, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        for (point, value) in self
-            .family
-            .points(self.points)
-            .into_iter()
-            .zip(&self.values)
-        {
+        for (point, value) in self.family.points(self.points).into_iter().zip(&self.values) {
             if let (Some(turn), Some(loss)) = (family.turn(point), value) {
                 turns.push(turn);
                 losses.push(*loss);
@@ -129,9 +122,7 @@ impl Surface {
             .map(|k| std::f64::consts::TAU * k as f64 / DIRECTIONS as f64)
             .map(|angle| [angle.cos(), angle.sin()])
             .collect();
-        let edge = directions
-            .iter()
-            .map(|[x, y]| self.at([EDGE * x, EDGE * y]));
+        let edge = directions.iter().map(|[x, y]| self.at([EDGE * x, EDGE * y]));
         let edge = edge.sum::<f64>() / DIRECTIONS as f64;
         RISES
             .into_iter()
@@ -222,17 +213,11 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 
 /// The share of the variance of values that a function of their places explains.
 ///
-/// The function joins the means of `bins` equal stretches by lines. Means alone would count the slope within a stretch as
-/// unexplained.
+/// The function joins the means of `bins` equal stretches by lines. Means alone would count the
+/// slope within a stretch as unexplained.
 fn explained(places: &[(f64, f64)], bins: usize) -> f64 {
-    let low = places
-        .iter()
-        .map(|(place, _)| *place)
-        .fold(f64::MAX, f64::min);
-    let high = places
-        .iter()
-        .map(|(place, _)| *place)
-        .fold(f64::MIN, f64::max);
+    let low = places.iter().map(|(place, _)| *place).fold(f64::MAX, f64::min);
+    let high = places.iter().map(|(place, _)| *place).fold(f64::MIN, f64::max);
     let mut sums = vec![[0.0; 3]; bins];
     for (place, value) in places {
         let bin = ((place - low) / (high - low) * bins as f64) as usize;
@@ -310,14 +295,11 @@ mod tests {
     fn an_ellipse_is_not_radial_and_the_numbers_say_by_how_much() {
         // Level sets a^2 + 4 b^2 = c: radii between 1 and 1/2 of the longest.
         let agreement = surface(Family::TwoDirections, |a, b| a * a + 4.0 * b * b).agreement();
-        // On a disc of radius R, r^2 (1 + 3 sin^2): the radius explains E[(E[L|r])^2] - E[L]^2 of Var L.
-        // E over the disc of r^4 is R^4/3, of r^2 is R^2/2; E[1 + 3 sin^2] = 2.5, E[(1 + 3 sin^2)^2] = 7.375.
+        // On a disc of radius R, r^2 (1 + 3 sin^2): the radius explains E[(E[L|r])^2] - E[L]^2 of
+        // Var L. E over the disc of r^4 is R^4/3, of r^2 is R^2/2; E[1 + 3 sin^2] = 2.5,
+        // E[(1 + 3 sin^2)^2] = 7.375.
         let share = (6.25 / 3.0 - 6.25 / 4.0) / (7.375 / 3.0 - 6.25 / 4.0);
-        assert!(
-            (agreement.explained - share).abs() < 0.01,
-            "{} {share}",
-            agreement.explained
-        );
+        assert!((agreement.explained - share).abs() < 0.01, "{} {share}", agreement.explained);
         let quarter = agreement.level_sets[0];
         // numpy: std/mean of (1 + 3 sin^2)^(-1/2) over 180 directions.
         assert!((quarter.spread - 0.247_2).abs() < 2e-3, "{quarter:?}");

@@ -57,10 +57,7 @@ pub(super) fn write(
         let file = format!("landscape-{}.csv", surface.family.name().to_lowercase());
         csv(findings, surface)?.save(out, &file)?;
     }
-    out.write(
-        "landscape.json",
-        serde_json::to_string_pretty(findings)? + "\n",
-    )?;
+    out.write("landscape.json", serde_json::to_string_pretty(findings)? + "\n")?;
     let [svg, _] = figure(findings, surfaces, name).save(out, "landscape")?;
     print_posterior(findings);
     table(findings)?.print();
@@ -74,11 +71,7 @@ fn csv(findings: &Findings, surface: &Surface) -> Result<Csv> {
     let columns = ["loss", "angle", "fitted", "posterior", "expected"];
     let mut csv = Csv::new([first, second].into_iter().chain(columns));
     let agreement = findings.agreement(family);
-    for (point, loss) in family
-        .points(surface.points)
-        .into_iter()
-        .zip(&surface.values)
-    {
+    for (point, loss) in family.points(surface.points).into_iter().zip(&surface.values) {
         let turn = family.turn(point);
         let field = |value: Option<f64>| value.map_or(Field::Text(String::new()), Field::Float);
         let kappa = findings.posterior.map(|claimed| claimed.kappa);
@@ -90,10 +83,7 @@ fn csv(findings: &Findings, surface: &Surface) -> Result<Csv> {
             field(family.angle(point)),
             field(turn.map(|turn| agreement.offset + agreement.kappa * turn)),
             field(turn.zip(kappa).map(|(turn, kappa)| kappa * turn)),
-            field(
-                turn.zip(slope)
-                    .map(|(turn, slope)| findings.loss + slope * turn),
-            ),
+            field(turn.zip(slope).map(|(turn, slope)| findings.loss + slope * turn)),
         ])?;
     }
     Ok(csv)
@@ -130,20 +120,13 @@ fn figure(findings: &Findings, surfaces: &[Surface], name: &str) -> Figure {
         let high = losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let colors = || {
             let axis = Axis::linear("loss (nats)");
-            if low < high {
-                axis.range(low, high)
-            } else {
-                axis
-            }
+            if low < high { axis.range(low, high) } else { axis }
         };
         figure = figure
             .panel(
-                panel(
-                    format!("({}) Measured, {}", letter(), family.name()),
-                    family,
-                )
-                .note(formula(family))
-                .heatmap(heatmap(surface, colors())),
+                panel(format!("({}) Measured, {}", letter(), family.name()), family)
+                    .note(formula(family))
+                    .heatmap(heatmap(surface, colors())),
             )
             .panel(
                 panel(format!("({}) Fitted κ (1 − cos θ)", letter()), family)
@@ -208,10 +191,7 @@ fn trained(family: Family) -> Series {
 }
 
 fn print_posterior(findings: &Findings) {
-    println!(
-        "the trained network has a loss of {:.4} nats on these images",
-        findings.loss
-    );
+    println!("the trained network has a loss of {:.4} nats on these images", findings.loss);
     let Some(claimed) = findings.posterior else {
         return;
     };
@@ -238,24 +218,12 @@ pub(super) fn table(findings: &Findings) -> Result<Table> {
         let [one, two] = values;
         table.row([name.into(), one, two])
     };
-    row(
-        "correlation",
-        agreements.map(|agreement| Cell::number(agreement.correlation, 4)),
-    )?;
-    row(
-        "fitted κ (nats an image)",
-        agreements.map(|agreement| Cell::number(agreement.kappa, 4)),
-    )?;
+    row("correlation", agreements.map(|agreement| Cell::number(agreement.correlation, 4)))?;
+    row("fitted κ (nats an image)", agreements.map(|agreement| Cell::number(agreement.kappa, 4)))?;
     if let Some(slope) = findings.posterior.and_then(|claimed| claimed.slope) {
-        row(
-            "the posterior’s β M κ / N",
-            [Cell::number(slope, 4), Cell::number(slope, 4)],
-        )?;
+        row("the posterior’s β M κ / N", [Cell::number(slope, 4), Cell::number(slope, 4)])?;
     }
-    row(
-        "fitted loss at θ = 0",
-        agreements.map(|agreement| Cell::number(agreement.offset, 4)),
-    )?;
+    row("fitted loss at θ = 0", agreements.map(|agreement| Cell::number(agreement.offset, 4)))?;
     row(
         "what the fit leaves (rms)",
         agreements.map(|agreement| Cell::number(agreement.residual, 3)),
@@ -264,11 +232,8 @@ pub(super) fn table(findings: &Findings) -> Result<Table> {
     row("variance explained by the angle alone", [one, "".into()])?;
     row("variance explained by the radius alone", ["".into(), two])?;
     for set in &findings.two_directions.level_sets {
-        let mut text = format!(
-            "{} ± {} %",
-            significant(set.radius, 3),
-            significant(100.0 * set.spread, 2)
-        );
+        let mut text =
+            format!("{} ± {} %", significant(set.radius, 3), significant(100.0 * set.spread, 2));
         if set.reached < 1.0 {
             text += &format!(", in {:.0} % of directions", 100.0 * set.reached);
         }

@@ -66,7 +66,8 @@ pub struct Class {
     pub deviation: f64,
 }
 
-/// Classifies pictures. One that cannot be read is named, and the others go on; says whether all could be read.
+/// Classifies pictures. One that cannot be read is named, and the others go on; says whether all
+/// could be read.
 pub fn run(args: &Args) -> Result<bool> {
     ensure!(args.top > 0, "--top 0 shows nothing: say at least 1");
     let device = device::choose(args.device.as_deref())?;
@@ -91,10 +92,7 @@ pub fn run(args: &Args) -> Result<bool> {
         let mut answer = classifier.answer(&pixels)?;
         answer.classes.truncate(args.top);
         print(&if args.json {
-            let line = Named {
-                image: &name,
-                answer: &answer,
-            };
+            let line = Named { image: &name, answer: &answer };
             serde_json::to_string(&line)?
         } else {
             in_words(&name, &answer)
@@ -116,10 +114,7 @@ struct Named<'a> {
 }
 
 fn in_words(name: &str, answer: &Answer) -> String {
-    let widest = answer
-        .classes
-        .iter()
-        .map(|class| class.class.chars().count());
+    let widest = answer.classes.iter().map(|class| class.class.chars().count());
     let widest = widest.max().unwrap_or(0);
     let mut lines = vec![name.to_owned()];
     for class in &answer.classes {
@@ -131,10 +126,7 @@ fn in_words(name: &str, answer: &Answer) -> String {
     }
     let mut line = format!("  entropy {:.3} nats", answer.entropy);
     if answer.samples > 1 {
-        line += &format!(
-            ", {:.3} of it from not knowing the weights",
-            answer.mutual_information
-        );
+        line += &format!(", {:.3} of it from not knowing the weights", answer.mutual_information);
     }
     lines.push(line);
     lines.join("\n")
@@ -156,16 +148,13 @@ impl<'a> Classifier<'a> {
         Ok(Self {
             trained,
             frame: Frame::new(&trained.config.interface, settings.data)?,
-            samples: if settings.method.is_noisy() {
-                samples
-            } else {
-                0
-            },
+            samples: if settings.method.is_noisy() { samples } else { 0 },
             seed,
         })
     }
 
-    /// What is in a picture, all classes from the likeliest on. The answer does not depend on what was asked before.
+    /// What is in a picture, all classes from the likeliest on. The answer does not depend on what
+    /// was asked before.
     pub fn answer(&self, pixels: &[u8]) -> Result<Answer> {
         let image = self.frame.tensor(pixels, &self.trained.device)?;
         let samples = match self.samples {
@@ -173,13 +162,7 @@ impl<'a> Classifier<'a> {
             count => Samples::monte_carlo(count, self.seed),
         };
         let prediction = predict(&self.trained.model, &image, samples)?;
-        let Prediction {
-            probs,
-            deviation,
-            entropy,
-            mutual_information,
-            ..
-        } = &prediction;
+        let Prediction { probs, deviation, entropy, mutual_information, .. } = &prediction;
         let names = self.trained.config.interface.classes.iter();
         let mut classes: Vec<Class> = names
             .zip(values(probs)?.into_iter().zip(values(deviation)?))

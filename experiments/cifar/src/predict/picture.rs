@@ -1,11 +1,14 @@
 //! A picture from a file, as the network wants it.
 //!
 //! 1. It is turned as its camera says (Exif).
-//! 2. Its largest square around the middle is taken. Stretching it instead would show the network shapes it has not seen.
-//! 3. Where it is transparent, the mean colour of the training images shows through: to the network that is zero.
-//! 4. It becomes as small as the training images (Catmull and Rom's cubic, over all pixels that a small one covers), or as
-//!    large. One that has the size already is not touched.
-//! 5. Fashion-MNIST's pictures of 28 x 28 pixels stand amid 32 x 32 black ones, and so does any other.
+//! 2. Its largest square around the middle is taken. Stretching it instead would show the network
+//!    shapes it has not seen.
+//! 3. Where it is transparent, the mean colour of the training images shows through: to the network
+//!    that is zero.
+//! 4. It becomes as small as the training images (Catmull and Rom's cubic, over all pixels that a
+//!    small one covers), or as large. One that has the size already is not touched.
+//! 5. Fashion-MNIST's pictures of 28 x 28 pixels stand amid 32 x 32 black ones, and so does any
+//!    other.
 
 use std::io::{BufRead, Seek};
 use std::path::Path;
@@ -52,21 +55,13 @@ impl Frame {
             "the normalization has {channels:?} channels, and the images have {}",
             shape.channels
         );
-        Ok(Self {
-            shape,
-            normalization,
-            margin,
-        })
+        Ok(Self { shape, normalization, margin })
     }
 
     /// Reads a PNG or JPEG file.
     pub fn read(&self, path: &Path) -> Result<Vec<u8>> {
         let size = std::fs::metadata(path).context("it cannot be read")?.len();
-        ensure!(
-            size <= LARGEST,
-            "its {} megabytes are more than a picture may have",
-            size >> 20
-        );
+        ensure!(size <= LARGEST, "its {} megabytes are more than a picture may have", size >> 20);
         let reader = ImageReader::open(path).context("it cannot be read")?;
         Ok(self.fit(decode(reader)?))
     }
@@ -91,11 +86,7 @@ impl Frame {
         let mean = self.normalization.mean.iter();
         let behind: Vec<f64> = mean.map(|mean| 255.0 * mean).collect();
         // A picture as large as the frame has its margin already.
-        let margin = if side as usize == self.shape.size {
-            0
-        } else {
-            self.margin
-        };
+        let margin = if side as usize == self.shape.size { 0 } else { self.margin };
         let size = (self.shape.size - 2 * margin) as u32;
         // Resized without its transparency, of which nothing is left by then.
         let inner: Vec<u8> = if self.shape.channels == 1 {
@@ -120,10 +111,7 @@ impl Frame {
 
     /// From channels beside each other to one plane a channel, with the margin around it.
     fn planes(&self, inner: &[u8], margin: usize) -> Vec<u8> {
-        let Shape {
-            channels,
-            size: full,
-        } = self.shape;
+        let Shape { channels, size: full } = self.shape;
         let size = full - 2 * margin;
         let mut pixels = vec![0; self.shape.pixels()];
         for (place, value) in inner.iter().enumerate() {
@@ -217,11 +205,7 @@ mod tests {
     fn the_square_amid_a_wide_picture_is_seen() {
         // Red on the left and right, blue in the middle.
         let picture = image::RgbImage::from_fn(300, 100, |x, _| {
-            if (100..200).contains(&x) {
-                image::Rgb([0, 0, 255])
-            } else {
-                image::Rgb([255, 0, 0])
-            }
+            if (100..200).contains(&x) { image::Rgb([0, 0, 255]) } else { image::Rgb([255, 0, 0]) }
         });
         let pixels = frame(3, Source::Cifar10).fit(picture.into());
         assert!(plane(&pixels, 0).iter().all(|red| *red == 0));
@@ -274,9 +258,7 @@ mod tests {
         assert!(refused(b"GIF89a trailing bytes").contains("neither PNG nor JPEG"));
         let mut png = Vec::new();
         let picture = image::RgbImage::new(64, 64);
-        picture
-            .write_to(&mut Cursor::new(&mut png), image::ImageFormat::Png)
-            .unwrap();
+        picture.write_to(&mut Cursor::new(&mut png), image::ImageFormat::Png).unwrap();
         assert!(refused(&png[..png.len() / 2]).contains("damaged"));
         // A header that promises 40 gigabytes.
         png[16..24].copy_from_slice(&[0, 1, 0x86, 0xa0, 0, 2, 0x0d, 0x40]);

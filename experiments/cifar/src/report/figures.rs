@@ -14,15 +14,9 @@ pub(super) fn training(records: &[Record]) -> Figure {
     let mut figure = Figure::new("")
         .columns(2)
         .aspect(0.62)
-        .panel(curves(records, "(A) Likelihood", "NLL (nats)", |scores| {
-            scores.nll
-        }))
-        .panel(curves(records, "(B) Accuracy", "accuracy", |scores| {
-            scores.accuracy
-        }))
-        .panel(curves(records, "(C) Calibration", "ECE", |scores| {
-            scores.ece
-        }));
+        .panel(curves(records, "(A) Likelihood", "NLL (nats)", |scores| scores.nll))
+        .panel(curves(records, "(B) Accuracy", "accuracy", |scores| scores.accuracy))
+        .panel(curves(records, "(C) Calibration", "ECE", |scores| scores.ece));
     let layers = records.iter().map(|record| record.sigma_eff.len()).min();
     let layers = layers.unwrap_or(0);
     if layers > 1 && records.len() > 1 {
@@ -54,21 +48,12 @@ fn epochs(records: &[Record]) -> Vec<f64> {
 
 fn noise_in_training(records: &[Record], layers: usize) -> Panel {
     let numbers: Vec<f64> = (1..=layers).map(|layer| layer as f64).collect();
-    let row = |layer: usize| {
-        records
-            .iter()
-            .map(move |record| record.sigma_eff[layer].sigma_eff)
-    };
+    let row = |layer: usize| records.iter().map(move |record| record.sigma_eff[layer].sigma_eff);
     let values: Vec<f64> = (0..layers).flat_map(row).collect();
     Panel::new("(D) Noise")
         .x(Axis::linear("epoch").integers())
         .y(Axis::linear("layer, first to last").integers())
-        .heatmap(Heatmap::new(
-            Axis::log("σ_{eff}"),
-            epochs(records),
-            numbers,
-            values,
-        ))
+        .heatmap(Heatmap::new(Axis::log("σ_{eff}"), epochs(records), numbers, values))
 }
 
 /// Reliability diagrams of the ways to predict, each before and after temperature scaling.
@@ -89,22 +74,19 @@ pub(super) fn reliability<'a>(ways: impl Iterator<Item = (String, &'a Tempered)>
         let note = format!("{note}, ECE {:.4}", quality.ece);
         Panel::reliability(title, &bins).note(note)
     };
-    ways.fold(
-        Figure::new("").columns(4).legend(Legend::Below),
-        |figure, (way, tempered)| {
-            let temperature = format!("T = {:.3}", tempered.temperature);
-            figure
-                .panel(panel(&way, "T = 1".into(), &tempered.before))
-                .panel(panel(&way, temperature, &tempered.after))
-        },
-    )
+    ways.fold(Figure::new("").columns(4).legend(Legend::Below), |figure, (way, tempered)| {
+        let temperature = format!("T = {:.3}", tempered.temperature);
+        figure.panel(panel(&way, "T = 1".into(), &tempered.before)).panel(panel(
+            &way,
+            temperature,
+            &tempered.after,
+        ))
+    })
 }
 
 /// sigma_eff of each layer, and how far the sampled directions are from the mean direction.
 pub(super) fn noise(summary: &Summary) -> Figure {
-    let layers: Vec<f64> = (1..=summary.layers().len())
-        .map(|layer| layer as f64)
-        .collect();
+    let layers: Vec<f64> = (1..=summary.layers().len()).map(|layer| layer as f64).collect();
     let sigmas: Vec<f64> = summary.iter().map(|layer| layer.sigma_eff()).collect();
     let cosines: Vec<f64> = summary.iter().map(|layer| layer.expected_cosine).collect();
     let panel = |title: &str, axis: Axis, values: &[f64]| {
@@ -112,21 +94,12 @@ pub(super) fn noise(summary: &Summary) -> Figure {
         Panel::new(title)
             .x(Axis::linear("layer, from first to last").integers())
             .y(axis)
-            .series(
-                series
-                    .color(Color::BLUE)
-                    .dash(Dash::Solid)
-                    .marker(Marker::Circle),
-            )
+            .series(series.color(Color::BLUE).dash(Dash::Solid).marker(Marker::Circle))
     };
     Figure::new("")
         .columns(2)
         .aspect(0.62)
         .legend(Legend::Hidden)
         .panel(panel("Noise", Axis::log("σ_{eff}"), &sigmas))
-        .panel(panel(
-            "Expected cosine",
-            Axis::linear("A").range(0.0, 1.05),
-            &cosines,
-        ))
+        .panel(panel("Expected cosine", Axis::linear("A").range(0.0, 1.05), &cosines))
 }

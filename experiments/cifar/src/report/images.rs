@@ -13,11 +13,7 @@ const CLASSES: usize = 3;
 /// The images that the network is least sure of, and those on which it is surest and wrong.
 pub(super) fn section(set: &Dataset, evaluation: &Evaluation) -> Result<Section> {
     let has_samples = evaluation.way(Way::MonteCarlo).is_some();
-    let way = if has_samples {
-        Way::MonteCarlo
-    } else {
-        Way::Mean
-    };
+    let way = if has_samples { Way::MonteCarlo } else { Way::Mean };
     let mut legend = format!(
         "Test images with their true class, the likeliest classes ({}), and the entropy H of the prediction",
         show::name(way, &evaluation.protocol)
@@ -54,12 +50,7 @@ fn pictures(section: Section, set: &Dataset, examples: &[Example]) -> Result<Sec
     let size = set.shape.size;
     let pictures: Vec<Picture<'_>> = drawn
         .iter()
-        .map(|(rgb, caption)| Picture {
-            width: size,
-            height: size,
-            rgb,
-            caption,
-        })
+        .map(|(rgb, caption)| Picture { width: size, height: size, rgb, caption })
         .collect();
     Ok(section.pictures(&pictures)?)
 }
@@ -84,9 +75,7 @@ fn rgb(image: &[u8], shape: Shape) -> Vec<u8> {
     let plane = shape.size * shape.size;
     let channel = |channel: usize| &image[channel.min(shape.channels - 1) * plane..][..plane];
     let planes = [channel(0), channel(1), channel(2)];
-    (0..plane)
-        .flat_map(|pixel| planes.map(|plane| plane[pixel]))
-        .collect()
+    (0..plane).flat_map(|pixel| planes.map(|plane| plane[pixel])).collect()
 }
 
 #[cfg(test)]
@@ -95,17 +84,11 @@ mod tests {
 
     #[test]
     fn planes_become_pixels_and_grey_becomes_colours() {
-        let colours = Shape {
-            channels: 3,
-            size: 2,
-        };
+        let colours = Shape { channels: 3, size: 2 };
         let planes = [1, 2, 3, 4, 10, 20, 30, 40, 100, 150, 200, 250];
         let pixels = [1, 10, 100, 2, 20, 150, 3, 30, 200, 4, 40, 250];
         assert_eq!(rgb(&planes, colours), pixels);
-        let grey = Shape {
-            channels: 1,
-            size: 1,
-        };
+        let grey = Shape { channels: 1, size: 1 };
         assert_eq!(rgb(&[7], grey), [7, 7, 7]);
     }
 
@@ -121,9 +104,6 @@ mod tests {
             mutual_information: Some(0.25),
         };
         let text = caption(&example, &classes);
-        assert_eq!(
-            text,
-            "true: dog\nship 0.600\ndog 0.200\ncat 0.100\nH 1.09, I 0.25"
-        );
+        assert_eq!(text, "true: dog\nship 0.600\ndog 0.200\ncat 0.100\nH 1.09, I 0.25");
     }
 }

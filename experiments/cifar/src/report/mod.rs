@@ -86,14 +86,8 @@ fn scores(trained: &Trained, evaluation: &Evaluation) -> Result<Section> {
     let mut numbers = Vec::new();
     if let Some(mean) = evaluation.way(Way::Mean) {
         numbers.extend([
-            (
-                "Test accuracy",
-                format!("{:.2} %", 100.0 * mean.all.accuracy),
-            ),
-            (
-                "Negative log-likelihood",
-                format!("{:.4} nats", mean.all.nll),
-            ),
+            ("Test accuracy", format!("{:.2} %", 100.0 * mean.all.accuracy)),
+            ("Negative log-likelihood", format!("{:.4} nats", mean.all.nll)),
             ("Expected calibration error", format!("{:.4}", mean.all.ece)),
         ]);
     }
@@ -164,11 +158,7 @@ fn landscapes(folder: &Path) -> Result<Vec<(String, String)>> {
         .collect();
     files.sort();
     let read = |path: PathBuf| {
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let svg =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok((name, svg))
@@ -178,9 +168,7 @@ fn landscapes(folder: &Path) -> Result<Vec<(String, String)>> {
 
 fn landscape(drawings: &[(String, String)]) -> Section {
     let section = Section::new("Loss landscape");
-    drawings.iter().fold(section, |section, (name, svg)| {
-        section.drawing(svg, name, "")
-    })
+    drawings.iter().fold(section, |section, (name, svg)| section.drawing(svg, name, ""))
 }
 
 fn configuration(trained: &Trained) -> Result<Section> {
@@ -188,9 +176,7 @@ fn configuration(trained: &Trained) -> Result<Section> {
         return Ok(Section::new("Configuration"));
     };
     let pairs = settings.iter().map(|(name, value)| {
-        let value = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         (name.replace('_', " "), value)
     });
     let folder = trained.folder.display();

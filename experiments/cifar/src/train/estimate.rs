@@ -9,10 +9,11 @@ use super::Trainer;
 use crate::data::Dataset;
 use crate::settings::Settings;
 
-/// Images in a timed step on the CPU, at most: enough for the speed of a full one, few enough not to keep anyone waiting. A
-/// GPU is fast with full batches only, and takes no time for one.
+/// Images in a timed step on the CPU, at most: enough for the speed of a full one, few enough not
+/// to keep anyone waiting. A GPU is fast with full batches only, and takes no time for one.
 const IMAGES_ON_CPU: usize = 128;
-/// Steps that are timed, at most and at least. The first few also pay for memory and, on a GPU, for compilation.
+/// Steps that are timed, at most and at least. The first few also pay for memory and, on a GPU, for
+/// compilation.
 const STEPS: [usize; 2] = [10, 3];
 /// After this time no more steps are taken than are needed.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,11 +24,7 @@ const EVALUATION: f64 = 1.0 / 3.0;
 /// Seconds that all epochs will take, from a few steps. The network that is timed is thrown away.
 pub fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
     let timed = Settings {
-        batch: if device.is_cpu() {
-            settings.batch.min(IMAGES_ON_CPU)
-        } else {
-            settings.batch
-        },
+        batch: if device.is_cpu() { settings.batch.min(IMAGES_ON_CPU) } else { settings.batch },
         // Learning rates take no time, and a senseless one must show in training, not here.
         lr: 0.0,
         noise_lr: 0.0,

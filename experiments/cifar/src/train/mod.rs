@@ -82,11 +82,8 @@ impl Session {
         let stored_machine = stored.as_ref().map(|config| config.machine.clone());
         let machine = args.machine.clone().or(stored_machine.unwrap_or_default());
         let (device, threads) = prepare(&machine)?;
-        let preset = args.preset.unwrap_or(if device.is_cpu() {
-            Preset::Quick
-        } else {
-            Preset::Paper
-        });
+        let preset =
+            args.preset.unwrap_or(if device.is_cpu() { Preset::Quick } else { Preset::Paper });
         let mut settings = match &stored {
             Some(config) => config.settings.clone(),
             None => preset.settings(),
@@ -99,19 +96,11 @@ impl Session {
             None => reserve_new(&settings)?,
         };
         let set = load(&settings, &machine)?;
-        let config = Config {
-            version: RUN_VERSION,
-            settings,
-            machine,
-            interface: set.interface(),
-        };
+        let config = Config { version: RUN_VERSION, settings, machine, interface: set.interface() };
         let trainer = Trainer::new(config.settings.clone(), set.clone(), device.clone())?;
         let preset = stored.is_none().then_some(preset);
         let seconds = estimate::seconds(&config.settings, &set, &device)?;
-        println!(
-            "{}",
-            show::beginning(&config.settings, &set, preset, &device, threads, seconds)
-        );
+        println!("{}", show::beginning(&config.settings, &set, preset, &device, threads, seconds));
         println!("the run is in {}", run.folder().display());
         run.begin(&config)?;
         trainer.save(&run.last())?;
@@ -125,10 +114,7 @@ impl Session {
             folder.display()
         );
         let (run, stored) = Run::open(folder)?;
-        let config = Config {
-            machine: machine.clone().or(stored.machine),
-            ..stored
-        };
+        let config = Config { machine: machine.clone().or(stored.machine), ..stored };
         let (device, _) = prepare(&config.machine)?;
         let set = load(&config.settings, &config.machine)?;
         ensure!(
@@ -219,7 +205,8 @@ impl Session {
         f64::from(self.trainer.epoch()) + steps
     }
 
-    /// Records an epoch. The record comes first: an epoch without a checkpoint is trained again and its record replaced.
+    /// Records an epoch. The record comes first: an epoch without a checkpoint is trained again and
+    /// its record replaced.
     fn keep(&self, record: &Record, is_best: bool) -> Result<()> {
         self.run.append(record)?;
         if is_best {

@@ -11,7 +11,8 @@ use crate::device;
 use crate::run::Record;
 use crate::settings::{Preset, Settings};
 
-/// The first line: which preset, what is trained, on what, for how long, and how to get the other presets.
+/// The first line: which preset, what is trained, on what, for how long, and how to get the other
+/// presets.
 pub(super) fn beginning(
     settings: &Settings,
     set: &Dataset,
@@ -35,20 +36,11 @@ pub(super) fn beginning(
         duration(Duration::from_secs_f64(seconds.min(1e9))),
     );
     let Some(preset) = preset else { return what };
-    let changes = if *settings == preset.settings() {
-        ""
-    } else {
-        " with changes"
-    };
+    let changes = if *settings == preset.settings() { "" } else { " with changes" };
     let others = Preset::ALL.into_iter().filter(|other| *other != preset);
-    let others: Vec<String> = others
-        .map(|other| format!("--preset {} ({})", other.name(), other.in_short()))
-        .collect();
-    format!(
-        "--preset {}{changes}: {what}. Others: {}",
-        preset.name(),
-        others.join(", ")
-    )
+    let others: Vec<String> =
+        others.map(|other| format!("--preset {} ({})", other.name(), other.in_short())).collect();
+    format!("--preset {}{changes}: {what}. Others: {}", preset.name(), others.join(", "))
 }
 
 /// A duration in the largest unit that says enough.
@@ -89,11 +81,8 @@ impl EpochBar {
         let done = (trainer.step_in_epoch() - self.first) * batch;
         let speed = done as f64 / self.start.elapsed().as_secs_f64();
         let sums = trainer.sums();
-        let mut message = format!(
-            "{speed:.0} images/s, nll {:.3}, accuracy {:.3}",
-            sums.nll(),
-            sums.accuracy()
-        );
+        let mut message =
+            format!("{speed:.0} images/s, nll {:.3}, accuracy {:.3}", sums.nll(), sums.accuracy());
         if self.is_noisy {
             let summary = trainer.summary()?;
             let sigmas: Vec<f64> = summary.iter().map(|layer| layer.sigma_eff()).collect();
@@ -166,12 +155,9 @@ mod tests {
 
     #[test]
     fn durations_are_short_and_in_their_unit() {
-        for (seconds, text) in [
-            (5, "5 s"),
-            (300, "5 min"),
-            (9_000, "2.5 h"),
-            (864_000, "10.0 days"),
-        ] {
+        for (seconds, text) in
+            [(5, "5 s"), (300, "5 min"), (9_000, "2.5 h"), (864_000, "10.0 days")]
+        {
             assert_eq!(duration(Duration::from_secs(seconds)), text);
         }
     }

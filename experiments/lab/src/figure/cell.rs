@@ -73,7 +73,8 @@ impl<'a> Cell<'a> {
         let (x_data, y_data) = panel.extents();
         let x_span = panel.x.span(&panel.title, "x", &x_data)?;
         let y_span = panel.y.span(&panel.title, "y", &y_data)?;
-        // Tick labels decide the margins and the margins how many ticks fit: usual margins break the circle.
+        // Tick labels decide the margins and the margins how many ticks fit: usual margins break
+        // the circle.
         let bar = if panel.heatmap.is_some() { 90.0 } else { 0.0 };
         let likely_width = (width - 80.0 - bar).max(60.0);
         let likely_height = likely_width * if panel.square { 1.0 } else { aspect };
@@ -85,9 +86,7 @@ impl<'a> Cell<'a> {
             Some(heatmap) => {
                 heatmap.check(&panel.x, &panel.y)?;
                 let span = heatmap.span(&panel.title)?;
-                let ticks = heatmap
-                    .colors()
-                    .ticks(span, count(likely_height, TICK_ROOM.1));
+                let ticks = heatmap.colors().ticks(span, count(likely_height, TICK_ROOM.1));
                 Some((span, ticks))
             }
         };
@@ -123,11 +122,7 @@ impl<'a> Cell<'a> {
     /// Room the panel needs below a data area of this width.
     pub(crate) fn bottom(&self, plot_width: f64) -> f64 {
         let rows = legend::rows(&self.entries, plot_width);
-        let legend = if rows.is_empty() {
-            0.0
-        } else {
-            LEGEND_GAP + legend::height(&rows)
-        };
+        let legend = if rows.is_empty() { 0.0 } else { LEGEND_GAP + legend::height(&rows) };
         self.to_x_label() + room_for_label(&self.panel.x, &self.x.1) + legend
     }
 
@@ -144,29 +139,11 @@ impl<'a> Cell<'a> {
     /// Draws the panel with its series.
     pub(crate) fn draw(&self, looks: &[(&Series, Look)], place: Place, shapes: &mut Vec<Shape>) {
         let area = place.area;
-        let frame = Frame {
-            area,
-            x: self.x.0,
-            y: self.y.0,
-        };
+        let frame = Frame { area, x: self.x.0, y: self.y.0 };
         let (x, y) = (area.x - place.left, area.y - place.top);
         let note_y = y + self.title.len() as f64 * TITLE * LEADING;
-        text_lines(
-            &self.title,
-            TITLE,
-            Weight::SemiBold,
-            Color::INK,
-            (x, y),
-            shapes,
-        );
-        text_lines(
-            &self.note,
-            NOTE,
-            Weight::Regular,
-            Color::MUTED,
-            (x, note_y),
-            shapes,
-        );
+        text_lines(&self.title, TITLE, Weight::SemiBold, Color::INK, (x, y), shapes);
+        text_lines(&self.note, NOTE, Weight::Regular, Color::MUTED, (x, note_y), shapes);
 
         match (&self.panel.heatmap, &self.colors) {
             (Some(heatmap), Some((span, _))) => shapes.push(heatmap.draw(&frame, *span)),
@@ -188,20 +165,10 @@ impl<'a> Cell<'a> {
         let mut parts = Vec::new();
         // Names are not values between which one reads off: they need no lines.
         if !self.panel.x.is_named() {
-            let xs = self
-                .x
-                .1
-                .major
-                .iter()
-                .filter_map(|(value, _)| frame.page_x(*value));
+            let xs = self.x.1.major.iter().filter_map(|(value, _)| frame.page_x(*value));
             parts.extend(xs.map(|x| vec![(x, area.y), (x, area.bottom())]));
         }
-        let ys = self
-            .y
-            .1
-            .major
-            .iter()
-            .filter_map(|(value, _)| frame.page_y(*value));
+        let ys = self.y.1.major.iter().filter_map(|(value, _)| frame.page_y(*value));
         parts.extend(ys.map(|y| vec![(area.x, y), (area.right(), y)]));
         shapes.push(Shape::polyline(parts, Stroke::solid(Color::GRID, 1.2)));
     }
@@ -235,16 +202,8 @@ impl<'a> Cell<'a> {
                 shapes.push(Shape::Text(text.color(Color::MUTED)));
             }
         }
-        let at = (
-            area.center_x(),
-            bottom + self.to_x_label() + LABEL_GAP + LABEL * 0.8,
-        );
-        shapes.push(Shape::Text(label_text(
-            at,
-            &self.panel.x,
-            ticks,
-            area.width,
-        )));
+        let at = (area.center_x(), bottom + self.to_x_label() + LABEL_GAP + LABEL * 0.8);
+        shapes.push(Shape::Text(label_text(at, &self.panel.x, ticks, area.width)));
     }
 
     fn draw_y_axis(&self, frame: &Frame, left: f64, shapes: &mut Vec<Shape>) {
@@ -274,12 +233,7 @@ impl<'a> Cell<'a> {
         let (Some(heatmap), Some((span, ticks))) = (&self.panel.heatmap, &self.colors) else {
             return;
         };
-        let bar = Rect {
-            x: panel.right() + BAR.0,
-            y: panel.y,
-            width: BAR.1,
-            height: panel.height,
-        };
+        let bar = Rect { x: panel.right() + BAR.0, y: panel.y, width: BAR.1, height: panel.height };
         heatmap.draw_bar(bar, *span, shapes);
         let at = |value: f64| span.fraction(value).map(|f| bar.bottom() - f * bar.height);
         let lines = all_ticks(ticks)
@@ -335,24 +289,18 @@ struct Names {
 }
 
 impl Names {
-    /// Names that do not fit side by side are broken into two lines, else slanted, and thinned if need be.
+    /// Names that do not fit side by side are broken into two lines, else slanted, and thinned if
+    /// need be.
     fn fit(axis: &Axis, ticks: &mut Ticks, length: f64) -> Self {
-        let mut names = Self {
-            slanted: false,
-            height: TICK_TEXT * 1.1,
-            overhang: 0.0,
-            limit: f64::INFINITY,
-        };
+        let mut names =
+            Self { slanted: false, height: TICK_TEXT * 1.1, overhang: 0.0, limit: f64::INFINITY };
         if !axis.is_named() || ticks.major.is_empty() {
             return names;
         }
         let slot = length / ticks.major.len() as f64;
         names.limit = slot - 10.0;
-        let broken: Vec<Vec<RichText>> = ticks
-            .major
-            .iter()
-            .map(|(_, label)| names.lines(label))
-            .collect();
+        let broken: Vec<Vec<RichText>> =
+            ticks.major.iter().map(|(_, label)| names.lines(label)).collect();
         let lines = broken.iter().map(Vec::len).max().unwrap_or(1).max(1);
         let fits = |line: &RichText| font::width(line, TICK_TEXT, Weight::Regular) <= names.limit;
         if lines <= 2 && broken.iter().flatten().all(fits) {
@@ -361,10 +309,7 @@ impl Names {
         }
         let widest = widest(ticks);
         let every = (TICK_TEXT * 1.25 / slot).ceil().max(1.0) as usize;
-        ticks.major = std::mem::take(&mut ticks.major)
-            .into_iter()
-            .step_by(every)
-            .collect();
+        ticks.major = std::mem::take(&mut ticks.major).into_iter().step_by(every).collect();
         let (sin, cos) = SLANT_DEGREES.to_radians().sin_cos();
         Self {
             slanted: true,
@@ -381,11 +326,7 @@ impl Names {
 
 fn widest(ticks: &Ticks) -> f64 {
     let width = |label: &str| font::width(&RichText::parse(label), TICK_TEXT, Weight::Regular);
-    ticks
-        .major
-        .iter()
-        .map(|(_, label)| width(label))
-        .fold(0.0, f64::max)
+    ticks.major.iter().map(|(_, label)| width(label)).fold(0.0, f64::max)
 }
 
 /// The axis' label, with the factor that its tick labels leave out.
@@ -408,9 +349,5 @@ fn label_text(at: Point, axis: &Axis, ticks: &Ticks, length: f64) -> Text {
 }
 
 fn room_for_label(axis: &Axis, ticks: &Ticks) -> f64 {
-    if axis_label(axis, ticks).spans().is_empty() {
-        0.0
-    } else {
-        LABEL_GAP + LABEL * LEADING
-    }
+    if axis_label(axis, ticks).spans().is_empty() { 0.0 } else { LABEL_GAP + LABEL * LEADING }
 }

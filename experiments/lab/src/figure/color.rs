@@ -2,8 +2,9 @@
 
 /// A colour.
 ///
-/// The named ones are Okabe and Ito's ("Color Universal Design", 2008), chosen to stay distinct under
-/// every common form of colour blindness. Their yellow is left out: it does not show on white paper.
+/// The named ones are Okabe and Ito's ("Color Universal Design", 2008), chosen to stay distinct
+/// under every common form of colour blindness. Their yellow is left out: it does not show on white
+/// paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Color(pub u8, pub u8, pub u8);
 

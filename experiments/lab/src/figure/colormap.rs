@@ -5,7 +5,8 @@ use super::color::Color;
 /// A colour map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Colormap {
-    /// Dark blue to yellow, evenly lighter (matplotlib's viridis); readable in grey and with any colour vision.
+    /// Dark blue to yellow, evenly lighter (matplotlib's viridis); readable in grey and with any
+    /// colour vision.
     #[default]
     Viridis,
     /// Blue through white to red (ColorBrewer's RdBu), for values on both sides of zero.
@@ -33,11 +34,7 @@ impl Color {
     pub(crate) fn luminance(self) -> f64 {
         let linear = |channel: u8| {
             let c = f64::from(channel) / 255.0;
-            if c <= 0.04045 {
-                c / 12.92
-            } else {
-                ((c + 0.055) / 1.055).powf(2.4)
-            }
+            if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) }
         };
         0.2126 * linear(self.0) + 0.7152 * linear(self.1) + 0.0722 * linear(self.2)
     }
@@ -66,11 +63,9 @@ mod tests {
     #[test]
     fn viridis_is_matplotlib_s_between_the_stops_too() {
         // matplotlib.colormaps["viridis"](x), times 255.
-        for (x, expected) in [
-            (0.1, Color(72, 36, 117)),
-            (0.33, Color(49, 103, 142)),
-            (0.77, Color(105, 205, 91)),
-        ] {
+        for (x, expected) in
+            [(0.1, Color(72, 36, 117)), (0.33, Color(49, 103, 142)), (0.77, Color(105, 205, 91))]
+        {
             let Color(r, g, b) = Colormap::Viridis.at(x);
             assert!(
                 r.abs_diff(expected.0) <= 6
@@ -83,9 +78,7 @@ mod tests {
     #[test]
     fn lightness_grows_along_viridis_and_peaks_amid_the_diverging_map() {
         let lightness = |map: Colormap| -> Vec<f64> {
-            (0..=50)
-                .map(|i| map.at(f64::from(i) / 50.0).luminance())
-                .collect()
+            (0..=50).map(|i| map.at(f64::from(i) / 50.0).luminance()).collect()
         };
         assert!(lightness(Colormap::Viridis).windows(2).all(|w| w[0] < w[1]));
         let diverging = lightness(Colormap::Diverging);

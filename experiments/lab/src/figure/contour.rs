@@ -7,9 +7,9 @@ type Edge = (usize, usize, bool);
 
 /// The lines on which a function, known on a grid, has the value `level`.
 ///
-/// `values` holds rows of `columns` values. The lines are in grid coordinates: (1.5, 0.0) lies halfway between
-/// the second and third point of the first row. A closed line ends where it starts. Squares with a corner that
-/// is not finite have no line.
+/// `values` holds rows of `columns` values. The lines are in grid coordinates: (1.5, 0.0) lies
+/// halfway between the second and third point of the first row. A closed line ends where it starts.
+/// Squares with a corner that is not finite have no line.
 pub(crate) fn lines(values: &[f64], columns: usize, level: f64) -> Vec<Vec<(f64, f64)>> {
     if columns < 2 {
         return Vec::new();
@@ -21,21 +21,11 @@ pub(crate) fn lines(values: &[f64], columns: usize, level: f64) -> Vec<Vec<(f64,
     let mut order: Vec<Edge> = Vec::new();
     for j in 0..rows.saturating_sub(1) {
         for i in 0..columns - 1 {
-            let corners = [
-                value(i, j),
-                value(i + 1, j),
-                value(i + 1, j + 1),
-                value(i, j + 1),
-            ];
+            let corners = [value(i, j), value(i + 1, j), value(i + 1, j + 1), value(i, j + 1)];
             if corners.iter().any(|corner| !corner.is_finite()) {
                 continue;
             }
-            let edges = [
-                (i, j, true),
-                (i + 1, j, false),
-                (i, j + 1, true),
-                (i, j, false),
-            ];
+            let edges = [(i, j, true), (i + 1, j, false), (i, j + 1, true), (i, j, false)];
             for (from, to) in crossings(corners, level) {
                 for (a, b) in [(edges[from], edges[to]), (edges[to], edges[from])] {
                     neighbours
@@ -50,22 +40,14 @@ pub(crate) fn lines(values: &[f64], columns: usize, level: f64) -> Vec<Vec<(f64,
         }
     }
     let crossing = |(i, j, along_x): Edge| {
-        let (a, b) = if along_x {
-            (value(i, j), value(i + 1, j))
-        } else {
-            (value(i, j), value(i, j + 1))
-        };
+        let (a, b) =
+            if along_x { (value(i, j), value(i + 1, j)) } else { (value(i, j), value(i, j + 1)) };
         let t = (level - a) / (b - a);
-        if along_x {
-            (i as f64 + t, j as f64)
-        } else {
-            (i as f64, j as f64 + t)
-        }
+        if along_x { (i as f64 + t, j as f64) } else { (i as f64, j as f64 + t) }
     };
     // Open lines start at the border: follow those first, so that what is left is closed.
-    let (ends, inner): (Vec<Edge>, Vec<Edge>) = order
-        .into_iter()
-        .partition(|edge| neighbours[edge].len() == 1);
+    let (ends, inner): (Vec<Edge>, Vec<Edge>) =
+        order.into_iter().partition(|edge| neighbours[edge].len() == 1);
     let mut lines = Vec::new();
     for start in ends.into_iter().chain(inner) {
         let mut line = vec![crossing(start)];
@@ -92,8 +74,8 @@ fn step(neighbours: &mut HashMap<Edge, Vec<Edge>>, from: Edge) -> Option<Edge> {
     Some(to)
 }
 
-/// Pairs of sides (bottom, right, top, left) that the line joins in a square with these corners (counted from
-/// the lower left, counter-clockwise).
+/// Pairs of sides (bottom, right, top, left) that the line joins in a square with these corners
+/// (counted from the lower left, counter-clockwise).
 fn crossings(corners: [f64; 4], level: f64) -> Vec<(usize, usize)> {
     let above = corners.map(|corner| corner > level);
     // Side k runs from corner k to corner k + 1.
@@ -103,11 +85,7 @@ fn crossings(corners: [f64; 4], level: f64) -> Vec<(usize, usize)> {
         [0, 1, 2, 3] => {
             // A saddle: the value amid the square decides which corners are joined.
             let center = corners.iter().sum::<f64>() / 4.0;
-            if (center > level) == above[0] {
-                vec![(0, 1), (2, 3)]
-            } else {
-                vec![(3, 0), (1, 2)]
-            }
+            if (center > level) == above[0] { vec![(0, 1), (2, 3)] } else { vec![(3, 0), (1, 2)] }
         }
         _ => Vec::new(),
     }
@@ -125,9 +103,7 @@ mod tests {
     }
 
     fn sample(f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
-        (0..N * N)
-            .map(|k| f(world((k % N) as f64), world((k / N) as f64)))
-            .collect()
+        (0..N * N).map(|k| f(world((k % N) as f64), world((k / N) as f64))).collect()
     }
 
     #[test]
@@ -139,17 +115,12 @@ mod tests {
         let h = 3.0 / (N - 1) as f64;
         let points: Vec<(f64, f64)> = line.iter().map(|(i, j)| (world(*i), world(*j))).collect();
         for (x, y) in &points {
-            // Linear interpolation of a parabola is off by at most h^2/8 in the value, half that in the radius.
+            // Linear interpolation of a parabola is off by at most h^2/8 in the value, half that in
+            // the radius.
             assert!((x.hypot(*y) - 1.0).abs() <= h * h / 8.0, "{x} {y}");
         }
-        let length: f64 = points
-            .windows(2)
-            .map(|w| (w[1].0 - w[0].0).hypot(w[1].1 - w[0].1))
-            .sum();
-        assert!(
-            (length / std::f64::consts::TAU - 1.0).abs() < 2e-3,
-            "{length}"
-        );
+        let length: f64 = points.windows(2).map(|w| (w[1].0 - w[0].0).hypot(w[1].1 - w[0].1)).sum();
+        assert!((length / std::f64::consts::TAU - 1.0).abs() < 2e-3, "{length}");
     }
 
     #[test]

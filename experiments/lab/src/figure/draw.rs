@@ -53,13 +53,7 @@ pub(crate) fn series(series: &[(&Series, Look)], frame: &Frame) -> Vec<Shape> {
     for (series, look) in series {
         match &series.kind {
             Kind::Band { xs, low, high } => band(frame, xs, low, high, look, &mut clipped),
-            Kind::Bars {
-                xs,
-                bottoms,
-                tops,
-                width,
-                hatched,
-            } => {
+            Kind::Bars { xs, bottoms, tops, width, hatched } => {
                 let place = if is_grouped(series) {
                     group += 1;
                     let slot = spacing(xs) * BAR_SHARE / groups as f64;
@@ -81,15 +75,9 @@ pub(crate) fn series(series: &[(&Series, Look)], frame: &Frame) -> Vec<Shape> {
         }
     }
     for (series, look) in series {
-        let stroke = Stroke {
-            color: look.color,
-            width: look.width,
-            dash: look.dash.pattern(),
-        };
+        let stroke = Stroke { color: look.color, width: look.width, dash: look.dash.pattern() };
         match &series.kind {
-            Kind::Xy {
-                xs, ys, line: true, ..
-            } => {
+            Kind::Xy { xs, ys, line: true, .. } => {
                 let parts = polyline(frame, xs, ys);
                 if !parts.is_empty() {
                     clipped.push(Shape::polyline(parts, stroke));
@@ -134,10 +122,7 @@ pub(crate) fn series(series: &[(&Series, Look)], frame: &Frame) -> Vec<Shape> {
         }
     }
     // Points whose centres lie in the frame are drawn whole, even on its edge.
-    let mut shapes = vec![Shape::Clipped {
-        area: frame.area,
-        shapes: clipped,
-    }];
+    let mut shapes = vec![Shape::Clipped { area: frame.area, shapes: clipped }];
     shapes.extend(points);
     shapes
 }
@@ -182,10 +167,7 @@ fn band(
     look: &Look,
     shapes: &mut Vec<Shape>,
 ) {
-    let fill = Fill {
-        color: look.color,
-        opacity: BAND_OPACITY,
-    };
+    let fill = Fill { color: look.color, opacity: BAND_OPACITY };
     let mut lower: Vec<Point> = Vec::new();
     let mut upper: Vec<Point> = Vec::new();
     let mut finish = |lower: &mut Vec<Point>, upper: &mut Vec<Point>| {
@@ -255,15 +237,8 @@ pub(crate) fn bar(area: Rect, color: Color, hatched: bool, shapes: &mut Vec<Shap
     if area.height < 0.5 {
         return;
     }
-    let fill = Fill {
-        color,
-        opacity: 0.18,
-    };
-    shapes.push(Shape::rect(
-        area,
-        Some(fill),
-        Some(Stroke::solid(color, 1.2)),
-    ));
+    let fill = Fill { color, opacity: 0.18 };
+    shapes.push(Shape::rect(area, Some(fill), Some(Stroke::solid(color, 1.2))));
     // Lines x + y = c, cut to the bar.
     const GAP: f64 = 7.0;
     let mut parts = Vec::new();
@@ -319,19 +294,11 @@ pub(crate) fn marker_shape(marker: Marker, (x, y): Point, color: Color) -> Shape
     let fill = Some(color.into());
     let r = MARKER_RADIUS;
     let polygon = |corners: &[Point]| {
-        let corners = corners
-            .iter()
-            .map(|(dx, dy)| (x + dx * r, y + dy * r))
-            .collect();
+        let corners = corners.iter().map(|(dx, dy)| (x + dx * r, y + dy * r)).collect();
         Shape::polygon(corners, fill, rim)
     };
     match marker {
-        Marker::Circle => Shape::Circle {
-            center: (x, y),
-            radius: r,
-            fill,
-            stroke: rim,
-        },
+        Marker::Circle => Shape::Circle { center: (x, y), radius: r, fill, stroke: rim },
         Marker::Square => polygon(&[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]),
         Marker::Triangle => polygon(&[(0.0, -1.2), (1.1, 0.8), (-1.1, 0.8)]),
         Marker::Diamond => polygon(&[(0.0, -1.3), (1.1, 0.0), (0.0, 1.3), (-1.1, 0.0)]),
@@ -339,10 +306,7 @@ pub(crate) fn marker_shape(marker: Marker, (x, y): Point, color: Color) -> Shape
         Marker::Cross => {
             let d = 0.85 * r;
             Shape::polyline(
-                vec![
-                    vec![(x - d, y - d), (x + d, y + d)],
-                    vec![(x - d, y + d), (x + d, y - d)],
-                ],
+                vec![vec![(x - d, y - d), (x + d, y + d)], vec![(x - d, y + d), (x + d, y - d)]],
                 Stroke::solid(color, 2.6),
             )
         }

@@ -27,8 +27,9 @@ enum Contours {
 }
 
 impl Heatmap {
-    /// A heat map of `values`, rows of one y after another, each with a value for every x. `colors` is the axis
-    /// of the colour bar; values that it does not show (NaN, or not positive on a log axis) stay white.
+    /// A heat map of `values`, rows of one y after another, each with a value for every x. `colors`
+    /// is the axis of the colour bar; values that it does not show (NaN, or not positive on a
+    /// log axis) stay white.
     pub fn new(
         colors: Axis,
         xs: impl AsRef<[f64]>,
@@ -107,8 +108,7 @@ impl Heatmap {
     }
 
     fn color(&self, span: Span, value: f64) -> Option<Color> {
-        span.fraction(value)
-            .map(|fraction| self.colormap.at(fraction))
+        span.fraction(value).map(|fraction| self.colormap.at(fraction))
     }
 
     fn contour_levels(&self, span: Span) -> Vec<f64> {
@@ -139,32 +139,16 @@ impl Heatmap {
         let (left, right) = edges(&self.xs, frame.x.scale);
         let (low, high) = edges(&self.ys, frame.y.scale);
         let mut shapes = Vec::new();
-        if let (Some(left), Some(right), Some(bottom), Some(top)) = (
-            frame.page_x(left),
-            frame.page_x(right),
-            frame.page_y(low),
-            frame.page_y(high),
-        ) {
-            let area = Rect {
-                x: left,
-                y: top,
-                width: right - left,
-                height: bottom - top,
-            };
-            shapes.push(Shape::Pixels {
-                area,
-                columns,
-                rows,
-                rgba,
-            });
+        if let (Some(left), Some(right), Some(bottom), Some(top)) =
+            (frame.page_x(left), frame.page_x(right), frame.page_y(low), frame.page_y(high))
+        {
+            let area = Rect { x: left, y: top, width: right - left, height: bottom - top };
+            shapes.push(Shape::Pixels { area, columns, rows, rgba });
             for level in self.contour_levels(span) {
                 self.draw_contour(level, span, area, &mut shapes);
             }
         }
-        Shape::Clipped {
-            area: frame.area,
-            shapes,
-        }
+        Shape::Clipped { area: frame.area, shapes }
     }
 
     fn draw_contour(&self, level: f64, span: Span, area: Rect, shapes: &mut Vec<Shape>) {
@@ -175,12 +159,7 @@ impl Heatmap {
             .map(|line| {
                 line.into_iter()
                     // Grid points lie amid their cells.
-                    .map(|(i, j)| {
-                        (
-                            area.x + (i + 0.5) * cell.0,
-                            area.bottom() - (j + 0.5) * cell.1,
-                        )
-                    })
+                    .map(|(i, j)| (area.x + (i + 0.5) * cell.0, area.bottom() - (j + 0.5) * cell.1))
                     .collect()
             })
             .collect();
@@ -191,9 +170,7 @@ impl Heatmap {
 
     /// White on dark colours and ink on light ones.
     fn line_on(&self, level: f64, span: Span, width: f64) -> Stroke {
-        let dark = self
-            .color(span, level)
-            .is_some_and(|color| color.luminance() < 0.3);
+        let dark = self.color(span, level).is_some_and(|color| color.luminance() < 0.3);
         Stroke::solid(if dark { Color::WHITE } else { Color::INK }, width)
     }
 
@@ -206,12 +183,7 @@ impl Heatmap {
                 [r, g, b, 255]
             })
             .collect();
-        shapes.push(Shape::Pixels {
-            area,
-            columns: 1,
-            rows: STEPS,
-            rgba,
-        });
+        shapes.push(Shape::Pixels { area, columns: 1, rows: STEPS, rgba });
         for level in self.contour_levels(span) {
             if let Some(fraction) = span.fraction(level).filter(|f| (0.0..=1.0).contains(f)) {
                 let y = area.bottom() - fraction * area.height;
@@ -281,13 +253,8 @@ mod tests {
 
     #[test]
     fn a_diverging_map_is_centred_on_zero() {
-        let map = Heatmap::new(
-            Axis::linear("z"),
-            [0.0, 1.0],
-            [0.0, 1.0],
-            [-1.0, 0.0, 2.0, 3.0],
-        )
-        .colormap(Colormap::Diverging);
+        let map = Heatmap::new(Axis::linear("z"), [0.0, 1.0], [0.0, 1.0], [-1.0, 0.0, 2.0, 3.0])
+            .colormap(Colormap::Diverging);
         let span = map.span("p").unwrap();
         assert_eq!((span.low, span.high), (-3.0, 3.0));
     }

@@ -25,11 +25,7 @@ const FLAT_FROM: f64 = 800.0;
 /// Lays the figure out `width` wide, in `columns` columns.
 pub(crate) fn compose(figure: &Figure, width: f64, columns: usize) -> Result<Page> {
     check(figure, width)?;
-    let margin = if width < FLAT_FROM {
-        MARGIN.1
-    } else {
-        MARGIN.0
-    };
+    let margin = if width < FLAT_FROM { MARGIN.1 } else { MARGIN.0 };
     let columns = columns.clamp(1, figure.panels.len());
     let legend = match place_legend(figure) {
         Legend::Beside if width < FLAT_FROM => Legend::Below,
@@ -77,11 +73,7 @@ pub(crate) fn compose(figure: &Figure, width: f64, columns: usize) -> Result<Pag
         legend::draw(&rows, (margin, bottom + LEGEND_GAP), center, &mut shapes);
         height += LEGEND_GAP + legend::height(&rows);
     }
-    Ok(Page {
-        width,
-        height: height + margin,
-        shapes,
-    })
+    Ok(Page { width, height: height + margin, shapes })
 }
 
 fn check(figure: &Figure, width: f64) -> Result<()> {
@@ -101,10 +93,7 @@ fn check(figure: &Figure, width: f64) -> Result<()> {
 }
 
 fn fail<T>(figure: &Figure, reason: &str) -> Result<T> {
-    Err(Error::Figure {
-        figure: figure.title.clone(),
-        reason: reason.to_owned(),
-    })
+    Err(Error::Figure { figure: figure.title.clone(), reason: reason.to_owned() })
 }
 
 /// One legend serves all panels if one of them has every label; else each panel explains itself.
@@ -121,11 +110,7 @@ fn place_legend(figure: &Figure) -> Legend {
         let own = labels(panel);
         all.iter().all(|label| own.contains(label))
     });
-    if complete {
-        Legend::Below
-    } else {
-        Legend::PerPanel
-    }
+    if complete { Legend::Below } else { Legend::PerPanel }
 }
 
 /// The panels in rows and columns, measured.
@@ -160,22 +145,14 @@ impl<'a> Grid<'a> {
             };
             cells.push(Cell::measure(panel, entries, cell_width, aspect)?);
         }
-        let mut grid = Self {
-            cells,
-            columns,
-            cell_width,
-            plot: (0.0, 0.0),
-        };
+        let mut grid = Self { cells, columns, cell_width, plot: (0.0, 0.0) };
         let plot_width = (0..columns)
             .map(|c| {
                 cell_width - grid.margin(c, |cell| cell.left) - grid.margin(c, |cell| cell.right)
             })
             .fold(f64::INFINITY, f64::min);
         if plot_width < 40.0 {
-            return fail(
-                figure,
-                "its panels are too narrow for their labels; use fewer columns",
-            );
+            return fail(figure, "its panels are too narrow for their labels; use fewer columns");
         }
         grid.plot = (plot_width, plot_width * aspect);
         Ok(grid)
@@ -201,11 +178,7 @@ impl<'a> Grid<'a> {
             for (c, cell) in row.iter().enumerate() {
                 let left = self.margin(c, |cell| cell.left);
                 let side = width.min(height);
-                let (width, height) = if cell.is_square() {
-                    (side, side)
-                } else {
-                    self.plot
-                };
+                let (width, height) = if cell.is_square() { (side, side) } else { self.plot };
                 let place = Place {
                     area: Rect {
                         x: x + c as f64 * (self.cell_width + GAP.0) + left,
@@ -219,9 +192,8 @@ impl<'a> Grid<'a> {
                 };
                 let p = r * self.columns + c;
                 let series = figure.panels[p].series.iter().enumerate();
-                let looks: Vec<_> = series
-                    .map(|(s, series)| (series, looks.of(p, s, series)))
-                    .collect();
+                let looks: Vec<_> =
+                    series.map(|(s, series)| (series, looks.of(p, s, series))).collect();
                 cell.draw(&looks, place, shapes);
             }
             y += top + height + bottom;

@@ -79,7 +79,8 @@ pub(crate) fn entries<'a>(
     entries
 }
 
-/// Breaks entries into rows no wider than `limit`; a label that is wider on its own is broken into lines.
+/// Breaks entries into rows no wider than `limit`; a label that is wider on its own is broken into
+/// lines.
 pub(crate) fn rows<'e, 'a>(entries: &'e [Entry<'a>], limit: f64) -> Vec<Row<'e, 'a>> {
     let mut rows: Vec<Row<'e, 'a>> = Vec::new();
     for entry in entries {
@@ -91,10 +92,7 @@ pub(crate) fn rows<'e, 'a>(entries: &'e [Entry<'a>], limit: f64) -> Vec<Row<'e, 
                 row.width += ENTRY_GAP + width;
                 row.entries.push((entry, lines));
             }
-            _ => rows.push(Row {
-                entries: vec![(entry, lines)],
-                width,
-            }),
+            _ => rows.push(Row { entries: vec![(entry, lines)], width }),
         }
     }
     rows
@@ -125,20 +123,12 @@ pub(crate) fn draw(
 }
 
 fn swatch(entry: &Entry<'_>, (x, y): Point, shapes: &mut Vec<Shape>) {
-    let area = |height: f64| Rect {
-        x,
-        y: y - height / 2.0,
-        width: SWATCH,
-        height,
-    };
+    let area = |height: f64| Rect { x, y: y - height / 2.0, width: SWATCH, height };
     // Areas first, so that lines and points stay on top of them.
     for (series, look) in &entry.parts {
         match &series.kind {
             Kind::Band { .. } => {
-                let fill = Fill {
-                    color: look.color,
-                    opacity: super::draw::BAND_OPACITY,
-                };
+                let fill = Fill { color: look.color, opacity: super::draw::BAND_OPACITY };
                 shapes.push(Shape::rect(area(15.0), Some(fill), None));
             }
             Kind::Bars { hatched, .. } => {
@@ -152,29 +142,15 @@ fn swatch(entry: &Entry<'_>, (x, y): Point, shapes: &mut Vec<Shape>) {
     for (series, look) in &entry.parts {
         if series.has_line() && !drawn.0 {
             drawn.0 = true;
-            let stroke = Stroke {
-                color: look.color,
-                width: look.width,
-                dash: look.dash.pattern(),
-            };
+            let stroke = Stroke { color: look.color, width: look.width, dash: look.dash.pattern() };
             shapes.push(Shape::line((x, y), (x + SWATCH, y), stroke));
         }
         if series.has_points() && !drawn.1 {
             drawn.1 = true;
             let center = (x + SWATCH / 2.0, y);
-            if matches!(
-                &series.kind,
-                Kind::Xy {
-                    errors: Some(_),
-                    ..
-                }
-            ) {
+            if matches!(&series.kind, Kind::Xy { errors: Some(_), .. }) {
                 let stroke = Stroke::solid(look.color, 1.6);
-                shapes.push(Shape::line(
-                    (center.0, y - 10.0),
-                    (center.0, y + 10.0),
-                    stroke,
-                ));
+                shapes.push(Shape::line((center.0, y - 10.0), (center.0, y + 10.0), stroke));
             }
             shapes.push(marker_shape(look.marker, center, look.color));
         }

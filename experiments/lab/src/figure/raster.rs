@@ -33,33 +33,20 @@ pub(crate) fn draw(page: &Page, scale: f64) -> Option<Vec<u8>> {
 
 fn draw_shape(pixmap: &mut Pixmap, shape: &Shape, transform: Transform, clip: Option<&Mask>) {
     match shape {
-        Shape::Path {
-            parts,
-            closed,
-            fill,
-            stroke,
-        } => {
+        Shape::Path { parts, closed, fill, stroke } => {
             if let Some(path) = path_of(parts, *closed) {
                 draw_path(pixmap, &path, *fill, *stroke, transform, clip);
             }
         }
-        Shape::Circle {
-            center: (x, y),
-            radius,
-            fill,
-            stroke,
-        } => {
+        Shape::Circle { center: (x, y), radius, fill, stroke } => {
             if let Some(path) = PathBuilder::from_circle(*x as f32, *y as f32, *radius as f32) {
                 draw_path(pixmap, &path, *fill, *stroke, transform, clip);
             }
         }
         Shape::Text(text) => draw_text(pixmap, text, transform, clip),
-        Shape::Pixels {
-            area,
-            columns,
-            rows,
-            rgba,
-        } => draw_pixels(pixmap, *area, (*columns, *rows), rgba, transform, clip),
+        Shape::Pixels { area, columns, rows, rgba } => {
+            draw_pixels(pixmap, *area, (*columns, *rows), rgba, transform, clip)
+        }
         Shape::Clipped { area, shapes } => {
             let mask = Mask::new(pixmap.width(), pixmap.height()).and_then(|mut mask| {
                 let path = PathBuilder::from_rect(skia_rect(*area)?);
@@ -116,13 +103,7 @@ fn draw_text(pixmap: &mut Pixmap, text: &Text, transform: Transform, clip: Optio
     let Some(path) = builder.finish() else { return };
     let (x, y) = (text.at.0 as f32, text.at.1 as f32);
     let transform = transform.pre_concat(Transform::from_rotate_at(text.rotate as f32, x, y));
-    pixmap.fill_path(
-        &path,
-        &paint(text.color, 1.0),
-        FillRule::Winding,
-        transform,
-        clip,
-    );
+    pixmap.fill_path(&path, &paint(text.color, 1.0), FillRule::Winding, transform, clip);
 }
 
 fn draw_pixels(
@@ -148,18 +129,8 @@ fn draw_pixels(
         area.x as f32,
         area.y as f32,
     );
-    let paint = PixmapPaint {
-        quality: FilterQuality::Nearest,
-        ..PixmapPaint::default()
-    };
-    pixmap.draw_pixmap(
-        0,
-        0,
-        image.as_ref(),
-        &paint,
-        transform.pre_concat(place),
-        clip,
-    );
+    let paint = PixmapPaint { quality: FilterQuality::Nearest, ..PixmapPaint::default() };
+    pixmap.draw_pixmap(0, 0, image.as_ref(), &paint, transform.pre_concat(place), clip);
 }
 
 fn path_of(parts: &[Vec<Point>], closed: bool) -> Option<Path> {
@@ -187,12 +158,7 @@ fn paint(color: Color, opacity: f64) -> Paint<'static> {
 }
 
 fn skia_rect(area: Rect) -> Option<SkiaRect> {
-    SkiaRect::from_xywh(
-        area.x as f32,
-        area.y as f32,
-        area.width as f32,
-        area.height as f32,
-    )
+    SkiaRect::from_xywh(area.x as f32, area.y as f32, area.width as f32, area.height as f32)
 }
 
 /// Encodes pixels as PNG.

@@ -21,15 +21,16 @@ pub struct ReliabilityBin {
 }
 
 impl Panel {
-    /// A reliability diagram: accuracy as bars, the gap to the confidence hatched, and the line on which a
-    /// calibrated network lies.
+    /// A reliability diagram: accuracy as bars, the gap to the confidence hatched, and the line on
+    /// which a calibrated network lies.
     pub fn reliability(title: impl Into<String>, bins: &[ReliabilityBin]) -> Self {
         let bins: Vec<&ReliabilityBin> = bins.iter().filter(|bin| bin.share > 0.0).collect();
         let mut panel = Panel::new(title)
             .x(Axis::linear("confidence").range(0.0, 1.0))
             .y(Axis::linear("accuracy").range(0.0, 1.0))
             .square();
-        // Bins may differ in width (equal mass), and a series has one width: a series for each width.
+        // Bins may differ in width (equal mass), and a series has one width: a series for each
+        // width.
         let column = |bins: &[&ReliabilityBin], f: fn(&ReliabilityBin) -> f64| -> Vec<f64> {
             bins.iter().map(|bin| f(bin)).collect()
         };

@@ -20,13 +20,8 @@ pub enum Dash {
 }
 
 impl Dash {
-    pub(crate) const CYCLE: [Self; 5] = [
-        Self::Solid,
-        Self::Dashed,
-        Self::DashDot,
-        Self::Dotted,
-        Self::LongDash,
-    ];
+    pub(crate) const CYCLE: [Self; 5] =
+        [Self::Solid, Self::Dashed, Self::DashDot, Self::Dotted, Self::LongDash];
 
     pub(crate) fn pattern(self) -> &'static [f64] {
         match self {
@@ -114,14 +109,7 @@ pub struct Series {
 
 impl Series {
     fn new(label: impl Into<String>, kind: Kind) -> Self {
-        Self {
-            label: label.into(),
-            kind,
-            color: None,
-            dash: None,
-            marker: None,
-            width: None,
-        }
+        Self { label: label.into(), kind, color: None, dash: None, marker: None, width: None }
     }
 
     /// A line through the points. Points that are not finite interrupt it.
@@ -175,8 +163,8 @@ impl Series {
         Self::new(label, kind)
     }
 
-    /// Bars that stand on zero. Several series of bars in a panel stand side by side; where lines would be
-    /// dashed, bars are hatched.
+    /// Bars that stand on zero. Several series of bars in a panel stand side by side; where lines
+    /// would be dashed, bars are hatched.
     pub fn bars(label: impl Into<String>, xs: impl AsRef<[f64]>, tops: impl AsRef<[f64]>) -> Self {
         let kind = Kind::Bars {
             xs: xs.as_ref().to_vec(),
@@ -188,8 +176,8 @@ impl Series {
         Self::new(label, kind)
     }
 
-    /// Floating bars from `bottoms` to `tops`, each `width` wide on the x axis; hatched, so that what
-    /// lies under them stays visible.
+    /// Floating bars from `bottoms` to `tops`, each `width` wide on the x axis; hatched, so that
+    /// what lies under them stays visible.
     pub fn bars_between(
         label: impl Into<String>,
         xs: impl AsRef<[f64]>,
@@ -328,13 +316,9 @@ impl Series {
                 check("the lower edge", low, xs)?;
                 check("the upper edge", high, xs)
             }
-            Kind::Bars {
-                xs, bottoms, tops, ..
-            } => {
+            Kind::Bars { xs, bottoms, tops, .. } => {
                 check("the tops", tops, xs)?;
-                bottoms
-                    .as_ref()
-                    .map_or(Ok(()), |bottoms| check("the bottoms", bottoms, xs))
+                bottoms.as_ref().map_or(Ok(()), |bottoms| check("the bottoms", bottoms, xs))
             }
             Kind::Horizontal(_) | Kind::Vertical(_) | Kind::Diagonal => Ok(()),
         }
@@ -366,13 +350,7 @@ impl Series {
                 add(y, low);
                 add(y, high);
             }
-            Kind::Bars {
-                xs,
-                bottoms,
-                tops,
-                width,
-                ..
-            } => {
+            Kind::Bars { xs, bottoms, tops, width, .. } => {
                 let half = width.unwrap_or_else(|| spacing(xs)) / 2.0;
                 for value in xs {
                     x.add(value - half);

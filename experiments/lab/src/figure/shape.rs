@@ -43,10 +43,7 @@ pub(crate) struct Fill {
 
 impl From<Color> for Fill {
     fn from(color: Color) -> Self {
-        Self {
-            color,
-            opacity: 1.0,
-        }
+        Self { color, opacity: 1.0 }
     }
 }
 
@@ -61,11 +58,7 @@ pub(crate) struct Stroke {
 
 impl Stroke {
     pub(crate) fn solid(color: Color, width: f64) -> Self {
-        Self {
-            color,
-            width,
-            dash: &[],
-        }
+        Self { color, width, dash: &[] }
     }
 }
 
@@ -161,21 +154,11 @@ impl Shape {
     }
 
     pub(crate) fn polyline(parts: Vec<Vec<Point>>, stroke: Stroke) -> Self {
-        Self::Path {
-            parts,
-            closed: false,
-            fill: None,
-            stroke: Some(stroke),
-        }
+        Self::Path { parts, closed: false, fill: None, stroke: Some(stroke) }
     }
 
     pub(crate) fn polygon(points: Vec<Point>, fill: Option<Fill>, stroke: Option<Stroke>) -> Self {
-        Self::Path {
-            parts: vec![points],
-            closed: true,
-            fill,
-            stroke,
-        }
+        Self::Path { parts: vec![points], closed: true, fill, stroke }
     }
 
     pub(crate) fn rect(area: Rect, fill: Option<Fill>, stroke: Option<Stroke>) -> Self {

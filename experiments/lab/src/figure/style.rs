@@ -68,22 +68,14 @@ impl Looks {
 
     /// The looks of series `index` of panel `panel`.
     pub(crate) fn of(&self, panel: usize, index: usize, series: &Series) -> Look {
-        let slot = self
-            .slots
-            .get(&key(panel, index, series))
-            .copied()
-            .unwrap_or_default();
+        let slot = self.slots.get(&key(panel, index, series)).copied().unwrap_or_default();
         fn pick<T: Copy>(cycle: &[T], place: Option<usize>) -> T {
             cycle[place.unwrap_or(0) % cycle.len()]
         }
         Look {
-            color: series
-                .color
-                .unwrap_or_else(|| pick(&Color::CYCLE, slot.color)),
+            color: series.color.unwrap_or_else(|| pick(&Color::CYCLE, slot.color)),
             dash: series.dash.unwrap_or_else(|| pick(&Dash::CYCLE, slot.dash)),
-            marker: series
-                .marker
-                .unwrap_or_else(|| pick(&Marker::CYCLE, slot.marker)),
+            marker: series.marker.unwrap_or_else(|| pick(&Marker::CYCLE, slot.marker)),
             width: series.width.unwrap_or(2.4),
         }
     }
@@ -111,11 +103,7 @@ fn chosen(panels: &[Panel]) -> HashMap<String, Slot> {
 
 /// Series of one label share their looks; a series without a label has its own.
 fn key(panel: usize, index: usize, series: &Series) -> String {
-    if series.label.is_empty() {
-        format!("\0{panel}/{index}")
-    } else {
-        series.label.clone()
-    }
+    if series.label.is_empty() { format!("\0{panel}/{index}") } else { series.label.clone() }
 }
 
 #[cfg(test)]
@@ -124,9 +112,7 @@ mod tests {
 
     #[test]
     fn bars_of_a_group_differ_without_colour() {
-        let panels = [Panel::new("A")
-            .bars("p", [0.0], [1.0])
-            .bars("q", [0.0], [1.0])];
+        let panels = [Panel::new("A").bars("p", [0.0], [1.0]).bars("q", [0.0], [1.0])];
         let looks = Looks::assign(&panels, true);
         let dash = |s: usize| looks.of(0, s, &panels[0].series[s]).dash;
         assert_eq!(dash(0), Dash::Solid);
@@ -135,11 +121,9 @@ mod tests {
 
     #[test]
     fn what_is_chosen_is_not_given_to_others() {
-        let panels = [Panel::new("A").line("auto", [0.0], [0.0]).series(
-            Series::line("own", [0.0], [0.0])
-                .color(Color::BLUE)
-                .dash(Dash::Solid),
-        )];
+        let panels = [Panel::new("A")
+            .line("auto", [0.0], [0.0])
+            .series(Series::line("own", [0.0], [0.0]).color(Color::BLUE).dash(Dash::Solid))];
         let looks = Looks::assign(&panels, true);
         let auto = looks.of(0, 0, &panels[0].series[0]);
         assert_ne!(auto.color, Color::BLUE);
@@ -149,12 +133,8 @@ mod tests {
     #[test]
     fn a_label_looks_the_same_everywhere_and_labels_differ() {
         let panels = [
-            Panel::new("A")
-                .line("p", [0.0], [0.0])
-                .line("q", [0.0], [0.0]),
-            Panel::new("B")
-                .line("q", [0.0], [0.0])
-                .line("r", [0.0], [0.0]),
+            Panel::new("A").line("p", [0.0], [0.0]).line("q", [0.0], [0.0]),
+            Panel::new("B").line("q", [0.0], [0.0]).line("r", [0.0], [0.0]),
         ];
         let looks = Looks::assign(&panels, true);
         let of = |p: usize, s: usize| looks.of(p, s, &panels[p].series[s]);
@@ -163,9 +143,6 @@ mod tests {
         assert_ne!(of(0, 0).dash, of(1, 1).dash);
         // With a legend for each panel, the first colours are used again.
         let looks = Looks::assign(&panels, false);
-        assert_eq!(
-            looks.of(0, 0, &panels[0].series[0]),
-            looks.of(1, 1, &panels[1].series[1])
-        );
+        assert_eq!(looks.of(0, 0, &panels[0].series[0]), looks.of(1, 1, &panels[1].series[1]));
     }
 }

@@ -36,18 +36,12 @@ pub(crate) fn write(page: &Page, title: &str, description: &str, purpose: Use) -
         ),
     );
     if !description.is_empty() {
-        put(
-            &mut svg,
-            format_args!("<desc>{}</desc>", escape(description)),
-        );
+        put(&mut svg, format_args!("<desc>{}</desc>", escape(description)));
     }
     if purpose == Use::File {
         put(&mut svg, format_args!("<style>{}</style>", font::css()));
     }
-    put(
-        &mut svg,
-        format_args!("<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>"),
-    );
+    put(&mut svg, format_args!("<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>"));
     for shape in &page.shapes {
         write_shape(&mut svg, shape);
     }
@@ -57,36 +51,20 @@ pub(crate) fn write(page: &Page, title: &str, description: &str, purpose: Use) -
 
 fn write_shape(svg: &mut String, shape: &Shape) {
     match shape {
-        Shape::Path {
-            parts,
-            closed,
-            fill,
-            stroke,
-        } => {
+        Shape::Path { parts, closed, fill, stroke } => {
             let mut data = String::new();
             for part in parts {
                 for (i, (x, y)) in part.iter().enumerate() {
                     let command = if i == 0 { 'M' } else { 'L' };
-                    put(
-                        &mut data,
-                        format_args!("{command}{} {}", number(*x), number(*y)),
-                    );
+                    put(&mut data, format_args!("{command}{} {}", number(*x), number(*y)));
                 }
                 if *closed {
                     data.push('Z');
                 }
             }
-            put(
-                svg,
-                format_args!("<path d=\"{data}\"{}/>", paint(*fill, *stroke)),
-            );
+            put(svg, format_args!("<path d=\"{data}\"{}/>", paint(*fill, *stroke)));
         }
-        Shape::Circle {
-            center: (x, y),
-            radius,
-            fill,
-            stroke,
-        } => put(
+        Shape::Circle { center: (x, y), radius, fill, stroke } => put(
             svg,
             format_args!(
                 "<circle cx=\"{}\" cy=\"{}\" r=\"{}\"{}/>",
@@ -97,12 +75,7 @@ fn write_shape(svg: &mut String, shape: &Shape) {
             ),
         ),
         Shape::Text(text) => write_text(svg, text),
-        Shape::Pixels {
-            area,
-            columns,
-            rows,
-            rgba,
-        } => put(
+        Shape::Pixels { area, columns, rows, rgba } => put(
             svg,
             format_args!(
                 "<image x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\" \
@@ -151,10 +124,7 @@ fn write_text(svg: &mut String, text: &Text) {
         svg.push_str(" font-weight=\"600\"");
     }
     if text.rotate != 0.0 {
-        put(
-            svg,
-            format_args!(" transform=\"rotate({} {x} {y})\"", number(text.rotate)),
-        );
+        put(svg, format_args!(" transform=\"rotate({} {x} {y})\"", number(text.rotate)));
     }
     svg.push('>');
     let mut shift = 0.0;
@@ -185,10 +155,7 @@ fn paint(fill: Option<Fill>, stroke: Option<Stroke>) -> String {
         Some(fill) => {
             put(&mut text, format_args!(" fill=\"{}\"", fill.color.hex()));
             if fill.opacity < 1.0 {
-                put(
-                    &mut text,
-                    format_args!(" fill-opacity=\"{}\"", number(fill.opacity)),
-                );
+                put(&mut text, format_args!(" fill-opacity=\"{}\"", number(fill.opacity)));
             }
         }
     }
@@ -203,10 +170,7 @@ fn paint(fill: Option<Fill>, stroke: Option<Stroke>) -> String {
         );
         if !stroke.dash.is_empty() {
             let dash: Vec<String> = stroke.dash.iter().map(|length| number(*length)).collect();
-            put(
-                &mut text,
-                format_args!(" stroke-dasharray=\"{}\"", dash.join(" ")),
-            );
+            put(&mut text, format_args!(" stroke-dasharray=\"{}\"", dash.join(" ")));
         }
     }
     text

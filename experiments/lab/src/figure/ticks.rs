@@ -19,7 +19,8 @@ pub(crate) fn linear(low: f64, high: f64, count: usize, integers_only: bool) -> 
     if integers_only && exponent < 0 {
         (mantissa, exponent) = (1.0, 0);
     }
-    // i * m / 10^k is correctly rounded where i * (m * 10^-k) is not: 0.3, never 0.30000000000000004.
+    // i * m / 10^k is correctly rounded where i * (m * 10^-k) is not: 0.3, never
+    // 0.30000000000000004.
     let value_at = |i: f64| {
         if exponent < 0 {
             i * mantissa / 10f64.powi(-exponent)
@@ -35,14 +36,8 @@ pub(crate) fn linear(low: f64, high: f64, count: usize, integers_only: bool) -> 
         .filter(|value| *value >= low - 1e-9 * step && *value <= high + 1e-9 * step)
         .collect();
 
-    let largest = values
-        .iter()
-        .fold(0.0f64, |max, value| max.max(value.abs()));
-    let magnitude = if largest > 0.0 {
-        largest.log10().floor() as i32
-    } else {
-        0
-    };
+    let largest = values.iter().fold(0.0f64, |max, value| max.max(value.abs()));
+    let magnitude = if largest > 0.0 { largest.log10().floor() as i32 } else { 0 };
     let factor = (!(-3..6).contains(&magnitude)).then_some(magnitude);
     let shift = factor.unwrap_or(0);
     let decimals = (shift - exponent).max(0) as usize;
@@ -50,11 +45,8 @@ pub(crate) fn linear(low: f64, high: f64, count: usize, integers_only: bool) -> 
         major: values
             .into_iter()
             .map(|value| {
-                let scaled = if shift > 0 {
-                    value / 10f64.powi(shift)
-                } else {
-                    value * 10f64.powi(-shift)
-                };
+                let scaled =
+                    if shift > 0 { value / 10f64.powi(shift) } else { value * 10f64.powi(-shift) };
                 (value, with_thousands(&format!("{scaled:.decimals$}")))
             })
             .collect(),
@@ -63,7 +55,8 @@ pub(crate) fn linear(low: f64, high: f64, count: usize, integers_only: bool) -> 
     }
 }
 
-/// The step of 1, 2 or 5 times a power of ten that is at least about `step`, as mantissa and exponent.
+/// The step of 1, 2 or 5 times a power of ten that is at least about `step`, as mantissa and
+/// exponent.
 fn nice_step(step: f64) -> (f64, i32) {
     // A quarter more ticks than asked for read better than half as many.
     const SLACK: f64 = 1.25;
@@ -80,9 +73,9 @@ fn nice_step(step: f64) -> (f64, i32) {
 
 /// Ticks of a logarithmic axis, at most about `count` labels.
 ///
-/// Over three powers of ten and more the labels are powers of ten; below that their multiples join in, as
-/// many as fit; and where even those give less than two labels, the axis is so nearly linear that linear
-/// ticks read best.
+/// Over three powers of ten and more the labels are powers of ten; below that their multiples join
+/// in, as many as fit; and where even those give less than two labels, the axis is so nearly linear
+/// that linear ticks read best.
 pub(crate) fn log(low: f64, high: f64, count: usize) -> Ticks {
     let count = count.max(3);
     let first = (low.log10() - 1e-9).ceil() as i32;
@@ -133,9 +126,7 @@ fn power(exponent: i32) -> f64 {
 fn multiples(first: i32, last: i32, mantissas: &[u32]) -> Vec<f64> {
     (first..=last)
         .flat_map(|exponent| {
-            mantissas
-                .iter()
-                .filter_map(move |m| format!("{m}e{exponent}").parse().ok())
+            mantissas.iter().filter_map(move |m| format!("{m}e{exponent}").parse().ok())
         })
         .collect()
 }
@@ -182,11 +173,7 @@ mod tests {
     use super::*;
 
     fn labels(ticks: &Ticks) -> Vec<&str> {
-        ticks
-            .major
-            .iter()
-            .map(|(_, label)| label.as_str())
-            .collect()
+        ticks.major.iter().map(|(_, label)| label.as_str()).collect()
     }
 
     fn values(ticks: &Ticks) -> Vec<f64> {
@@ -230,10 +217,7 @@ mod tests {
     fn log_ticks_are_powers_of_ten_with_minor_ticks_between() {
         let ticks = log(1e-2, 1e2, 8);
         assert_eq!(values(&ticks), [1e-2, 1e-1, 1.0, 1e1, 1e2]);
-        assert_eq!(
-            labels(&ticks),
-            ["10^{−2}", "10^{−1}", "10^{0}", "10^{1}", "10^{2}"]
-        );
+        assert_eq!(labels(&ticks), ["10^{−2}", "10^{−1}", "10^{0}", "10^{1}", "10^{2}"]);
         assert_eq!(ticks.minor.len(), 4 * 8);
         assert!(ticks.minor.contains(&0.05) && ticks.minor.contains(&20.0));
     }
@@ -248,10 +232,7 @@ mod tests {
 
     #[test]
     fn a_short_log_axis_still_has_labels() {
-        assert_eq!(
-            labels(&log(80.0, 1200.0, 8)),
-            ["100", "200", "300", "500", "700", "1000"]
-        );
+        assert_eq!(labels(&log(80.0, 1200.0, 8)), ["100", "200", "300", "500", "700", "1000"]);
         assert_eq!(labels(&log(0.08, 6.0, 4)), ["0.1", "0.3", "1", "3"]);
         let narrow = log(11.0, 14.0, 6);
         assert!(narrow.major.len() >= 3, "{narrow:?}");

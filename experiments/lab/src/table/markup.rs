@@ -89,9 +89,7 @@ mod tests {
 
     fn table() -> Table {
         let mut table = Table::new(["a < b", "n"]).caption("κ & σ_{eff}");
-        table
-            .row([Cell::from("<b>|\"x\"").tone(Tone::Bad), (-2).into()])
-            .unwrap();
+        table.row([Cell::from("<b>|\"x\"").tone(Tone::Bad), (-2).into()]).unwrap();
         table
     }
 

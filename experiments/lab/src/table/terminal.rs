@@ -14,20 +14,12 @@ const NARROWEST: usize = 12;
 pub(crate) fn render(table: &Table, width: usize, color: bool) -> String {
     let plain = |markup: &str| RichText::parse(markup).plain();
     let header: Vec<String> = table.header.iter().map(|text| plain(text)).collect();
-    let rows: Vec<Vec<String>> = table
-        .rows
-        .iter()
-        .map(|row| row.iter().map(|cell| plain(&cell.text)).collect())
-        .collect();
+    let rows: Vec<Vec<String>> =
+        table.rows.iter().map(|row| row.iter().map(|cell| plain(&cell.text)).collect()).collect();
     let widths = column_widths(&header, &rows, width);
     let wrapped_rows: Vec<Vec<Vec<String>>> = rows
         .iter()
-        .map(|row| {
-            row.iter()
-                .zip(&widths)
-                .map(|(cell, w)| wrap(cell, *w))
-                .collect()
-        })
+        .map(|row| row.iter().zip(&widths).map(|(cell, w)| wrap(cell, *w)).collect())
         .collect();
     let multiline = wrapped_rows.iter().flatten().any(|lines| lines.len() > 1);
 
@@ -38,11 +30,7 @@ pub(crate) fn render(table: &Table, width: usize, color: bool) -> String {
             text.push('\n');
         }
     }
-    let header: Vec<Vec<String>> = header
-        .iter()
-        .zip(&widths)
-        .map(|(h, w)| wrap(h, *w))
-        .collect();
+    let header: Vec<Vec<String>> = header.iter().zip(&widths).map(|(h, w)| wrap(h, *w)).collect();
     push_row(table, &header, &widths, None, color, &mut text);
     let rule: usize = widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
     text.push_str(&"─".repeat(rule));
@@ -103,10 +91,7 @@ fn push_row(
             let padding = " ".repeat(width.saturating_sub(content.width()));
             let tone = cells.map_or(Tone::Plain, |cells| cells[column].tone);
             let content = match cells {
-                None if color => console::style(content)
-                    .bold()
-                    .force_styling(true)
-                    .to_string(),
+                None if color => console::style(content).bold().force_styling(true).to_string(),
                 Some(_) if color => colored(content, tone),
                 _ => content.to_owned(),
             };
@@ -184,9 +169,7 @@ mod tests {
                 Cell::from("holds").tone(Tone::Good),
             ])
             .unwrap();
-        table
-            .row(["short".into(), Cell::number(-3.0, 3), "no".into()])
-            .unwrap();
+        table.row(["short".into(), Cell::number(-3.0, 3), "no".into()]).unwrap();
         table
     }
 

@@ -40,11 +40,8 @@ const SUB_SHIFT: f64 = 0.22;
 macro_rules! face {
     ($name:ident, $file:literal) => {
         static $name: LazyLock<Face<'static>> = LazyLock::new(|| {
-            Face::parse(
-                include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/fonts/", $file)),
-                0,
-            )
-            .expect("the font in the crate is a font")
+            Face::parse(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/fonts/", $file)), 0)
+                .expect("the font in the crate is a font")
         });
     };
 }
@@ -89,12 +86,7 @@ pub(crate) fn place(text: &RichText, size: f64, weight: Weight) -> (Vec<Placed>,
             Script::Super => (size * SCRIPT_SIZE, size * SUPER_SHIFT),
         };
         let width = width_of_plain(span, size, weight);
-        placed.push(Placed {
-            text: span.clone(),
-            x,
-            dy,
-            size,
-        });
+        placed.push(Placed { text: span.clone(), x, dy, size });
         x += width;
     }
     (placed, x)
@@ -132,10 +124,7 @@ struct Pen<'a> {
 
 impl Pen<'_> {
     fn at(&self, x: f32, y: f32) -> (f32, f32) {
-        (
-            (self.x + f64::from(x) * self.scale) as f32,
-            (self.y - f64::from(y) * self.scale) as f32,
-        )
+        ((self.x + f64::from(x) * self.scale) as f32, (self.y - f64::from(y) * self.scale) as f32)
     }
 }
 
@@ -192,13 +181,8 @@ pub(crate) fn css() -> &'static str {
                 STANDARD.encode(bytes)
             )
         };
-        face(
-            400,
-            include_bytes!("../../fonts/Inter-Regular.subset.woff2"),
-        ) + &face(
-            600,
-            include_bytes!("../../fonts/Inter-SemiBold.subset.woff2"),
-        )
+        face(400, include_bytes!("../../fonts/Inter-Regular.subset.woff2"))
+            + &face(600, include_bytes!("../../fonts/Inter-SemiBold.subset.woff2"))
     });
     &CSS
 }

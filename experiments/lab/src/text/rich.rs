@@ -34,14 +34,8 @@ impl RichText {
         while let Some(at) = rest.find(['_', '^']) {
             let (before, from_mark) = rest.split_at(at);
             normal.push_str(before);
-            let script = if from_mark.starts_with('_') {
-                Script::Sub
-            } else {
-                Script::Super
-            };
-            let inner = from_mark[1..]
-                .strip_prefix('{')
-                .and_then(|inner| inner.split_once('}'));
+            let script = if from_mark.starts_with('_') { Script::Sub } else { Script::Super };
+            let inner = from_mark[1..].strip_prefix('{').and_then(|inner| inner.split_once('}'));
             if let Some((inner, after)) = inner {
                 if !normal.is_empty() {
                     spans.push((Script::Normal, std::mem::take(&mut normal)));
@@ -172,10 +166,7 @@ mod tests {
     fn scripts_fall_back_where_unicode_has_none() {
         let text = RichText::parse("κ_{eff}^{2} x^{a/b} N_{10}");
         assert_eq!(text.plain(), "κ_eff² x^a/b N₁₀");
-        assert_eq!(
-            text.html(),
-            "κ<sub>eff</sub><sup>2</sup> x<sup>a/b</sup> N<sub>10</sub>"
-        );
+        assert_eq!(text.html(), "κ<sub>eff</sub><sup>2</sup> x<sup>a/b</sup> N<sub>10</sub>");
     }
 
     #[test]
@@ -188,12 +179,6 @@ mod tests {
         );
         let document = format!("<a b=\"{escaped}\">{escaped}</a>");
         let parsed = roxmltree::Document::parse(&document).unwrap();
-        assert!(
-            parsed
-                .root_element()
-                .text()
-                .unwrap()
-                .starts_with("<script>")
-        );
+        assert!(parsed.root_element().text().unwrap().starts_with("<script>"));
     }
 }

@@ -14,11 +14,7 @@ pub fn figure(layers: &[Shared], source: &str, draws: &Draws) -> Figure {
     let mut correlation = Panel::new("(A) Noise at two inputs")
         .x(Axis::linear("cosine of the angle between them").range(-1.0, 1.0))
         .y(Axis::linear("correlation of the noise").range(-1.0, 1.0))
-        .series(
-            Series::diagonal("the cosine itself")
-                .color(Color::INK)
-                .dash(Dash::Dotted),
-        );
+        .series(Series::diagonal("the cosine itself").color(Color::INK).dash(Dash::Dotted));
     let mut averages = Panel::new("(B) Averages over positions")
         .x(Axis::log("positions averaged"))
         .y(Axis::log("variance left / σ_{eff}²"));
@@ -27,11 +23,8 @@ pub fn figure(layers: &[Shared], source: &str, draws: &Draws) -> Figure {
         .y(Axis::log("variance / σ_{eff}²"));
     for (layer, color) in layers.iter().zip(colors) {
         let label = label(layer);
-        let (cosines, measured): (Vec<f64>, Vec<f64>) = layer
-            .pairs
-            .iter()
-            .map(|pair| (pair.cosine, pair.measured))
-            .unzip();
+        let (cosines, measured): (Vec<f64>, Vec<f64>) =
+            layer.pairs.iter().map(|pair| (pair.cosine, pair.measured)).unzip();
         correlation = correlation.series(Series::points(&label, cosines, measured).color(color));
         if !layer.averages.is_empty() {
             let all = |pick: &dyn Fn(&Average) -> f64| -> Vec<f64> {
@@ -49,17 +42,10 @@ pub fn figure(layers: &[Shared], source: &str, draws: &Draws) -> Figure {
             );
         }
         let shares = linspace(0.0, 100.0, layer.variances.len());
-        sizes = sizes.series(
-            Series::line(&label, shares, &layer.variances)
-                .color(color)
-                .dash(Dash::Solid),
-        );
+        sizes = sizes
+            .series(Series::line(&label, shares, &layer.variances).color(color).dash(Dash::Solid));
     }
-    let positions: Vec<f64> = layers[0]
-        .averages
-        .iter()
-        .map(|a| a.positions as f64)
-        .collect();
+    let positions: Vec<f64> = layers[0].averages.iter().map(|a| a.positions as f64).collect();
     let independent: Vec<f64> = positions.iter().map(|n| 1.0 / n).collect();
     Figure::new("One weight draw for all inputs, and the additive noise that stands for it")
         .subtitle(format!(

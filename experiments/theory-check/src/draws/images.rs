@@ -25,7 +25,8 @@ pub struct Images {
 }
 
 impl Images {
-    /// The first `count` pictures of CIFAR-10's first training file, in `folder` or the official folder inside it.
+    /// The first `count` pictures of CIFAR-10's first training file, in `folder` or the official
+    /// folder inside it.
     pub fn cifar(folder: &Path, count: usize) -> Result<Self> {
         // A record is a label byte, then the red, green and blue planes.
         const RECORD: usize = 1 + 3 * PLANE;
@@ -52,15 +53,11 @@ impl Images {
             .take(count)
             .map(|record| record[1..].iter().map(|&pixel| f64::from(pixel)).collect())
             .collect();
-        Ok(Self {
-            source: "CIFAR-10".into(),
-            channels: 3,
-            pictures,
-        }
-        .standardized())
+        Ok(Self { source: "CIFAR-10".into(), channels: 3, pictures }.standardized())
     }
 
-    /// Pictures whose neighbouring pixels and colours are alike: random fields at five scales, the coarse ones strongest.
+    /// Pictures whose neighbouring pixels and colours are alike: random fields at five scales, the
+    /// coarse ones strongest.
     pub fn generated(count: usize, seed: u64) -> Self {
         let mut rng = Pcg64::seed_from_u64(seed);
         let pictures = (0..count)
@@ -77,21 +74,15 @@ impl Images {
                     .collect()
             })
             .collect();
-        Self {
-            source: "generated pictures".into(),
-            channels: 3,
-            pictures,
-        }
-        .standardized()
+        Self { source: "generated pictures".into(), channels: 3, pictures }.standardized()
     }
 
-    /// What a layer of `units` random directions makes of them: 3 x 3 convolution, normalization, ReLU.
+    /// What a layer of `units` random directions makes of them: 3 x 3 convolution, normalization,
+    /// ReLU.
     pub fn through_random_units(&self, units: usize, seed: u64) -> Self {
         let dim = 9 * self.channels;
         let mut rng = Pcg64::seed_from_u64(seed);
-        let weights: Vec<f64> = (0..units * dim)
-            .map(|_| StandardNormal.sample(&mut rng))
-            .collect();
+        let weights: Vec<f64> = (0..units * dim).map(|_| StandardNormal.sample(&mut rng)).collect();
         let mut patch = vec![0.0; dim];
         let mut pictures = vec![vec![0.0; units * PLANE]; self.pictures.len()];
         for (picture, out) in pictures.iter_mut().enumerate() {
@@ -108,28 +99,18 @@ impl Images {
             pictures,
         }
         .standardized();
-        behind
-            .pictures
-            .iter_mut()
-            .flatten()
-            .for_each(|value| *value = value.max(0.0));
+        behind.pictures.iter_mut().flatten().for_each(|value| *value = value.max(0.0));
         behind
     }
 
-    /// The 3 x 3 neighbourhood of position `at` in all planes, zero beyond the edge as a padded convolution has it.
+    /// The 3 x 3 neighbourhood of position `at` in all planes, zero beyond the edge as a padded
+    /// convolution has it.
     pub fn patch(&self, picture: &[f64], at: usize, patch: &mut [f64]) {
         let (row, column) = (at / SIDE, at % SIDE);
         for (plane, patch) in picture.chunks(PLANE).zip(patch.chunks_mut(9)) {
             for (tap, value) in patch.iter_mut().enumerate() {
-                let (y, x) = (
-                    (row + tap / 3).wrapping_sub(1),
-                    (column + tap % 3).wrapping_sub(1),
-                );
-                *value = if y < SIDE && x < SIDE {
-                    plane[y * SIDE + x]
-                } else {
-                    0.0
-                };
+                let (y, x) = ((row + tap / 3).wrapping_sub(1), (column + tap % 3).wrapping_sub(1));
+                *value = if y < SIDE && x < SIDE { plane[y * SIDE + x] } else { 0.0 };
             }
         }
     }
@@ -140,39 +121,29 @@ impl Images {
         for channel in 0..self.channels {
             let plane = channel * PLANE..(channel + 1) * PLANE;
             let sum = |f: &dyn Fn(f64) -> f64| {
-                self.pictures
-                    .iter()
-                    .flat_map(|p| &p[plane.clone()])
-                    .map(|&v| f(v))
-                    .sum::<f64>()
+                self.pictures.iter().flat_map(|p| &p[plane.clone()]).map(|&v| f(v)).sum::<f64>()
             };
             let mean = sum(&|v| v) / count;
             let deviation = (sum(&|v| (v - mean).powi(2)) / count).sqrt().max(1e-12);
             for picture in &mut self.pictures {
-                picture[plane.clone()]
-                    .iter_mut()
-                    .for_each(|v| *v = (*v - mean) / deviation);
+                picture[plane.clone()].iter_mut().for_each(|v| *v = (*v - mean) / deviation);
             }
         }
         self
     }
 }
 
-/// A random field: Gaussian grids of 2 to 32 cells a side, interpolated, each with an amplitude like its cell's size.
+/// A random field: Gaussian grids of 2 to 32 cells a side, interpolated, each with an amplitude
+/// like its cell's size.
 fn field(rng: &mut impl Rng) -> Vec<f64> {
     let mut field = vec![0.0; PLANE];
     for cells in [2, 4, 8, 16, 32] {
-        let grid: Vec<f64> = (0..(cells + 1) * (cells + 1))
-            .map(|_| StandardNormal.sample(rng))
-            .collect();
+        let grid: Vec<f64> =
+            (0..(cells + 1) * (cells + 1)).map(|_| StandardNormal.sample(rng)).collect();
         let at = |y: usize, x: usize| grid[y * (cells + 1) + x];
         for (index, value) in field.iter_mut().enumerate() {
-            let place = |pixel: usize| {
-                (
-                    pixel * cells / SIDE,
-                    (pixel * cells % SIDE) as f64 / SIDE as f64,
-                )
-            };
+            let place =
+                |pixel: usize| (pixel * cells / SIDE, (pixel * cells % SIDE) as f64 / SIDE as f64);
             let ((y, v), (x, u)) = (place(index / SIDE), place(index % SIDE));
             let row = |y: usize| (1.0 - u) * at(y, x) + u * at(y, x + 1);
             *value += ((1.0 - v) * row(y) + v * row(y + 1)) / cells as f64;
@@ -196,10 +167,7 @@ mod tests {
         images.patch(&images.pictures[0], 0, &mut patch);
         assert_eq!(patch, [0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 33.0, 34.0]);
         images.patch(&images.pictures[0], PLANE - 1, &mut patch);
-        assert_eq!(
-            patch,
-            [991.0, 992.0, 0.0, 1023.0, 1024.0, 0.0, 0.0, 0.0, 0.0]
-        );
+        assert_eq!(patch, [991.0, 992.0, 0.0, 1023.0, 1024.0, 0.0, 0.0, 0.0, 0.0]);
     }
 
     #[test]

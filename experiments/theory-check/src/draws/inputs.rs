@@ -1,7 +1,8 @@
-//! What a layer sees of pictures: single inputs, pairs that are more or less alike, and averages over neighbouring positions.
+//! What a layer sees of pictures: single inputs, pairs that are more or less alike, and averages
+//! over neighbouring positions.
 //!
-//! Inputs are centred, because normalization subtracts what all inputs have in common, and scaled to `E |x|^2 = D`, the
-//! length that the theory's isotropic inputs have.
+//! Inputs are centred, because normalization subtracts what all inputs have in common, and scaled
+//! to `E |x|^2 = D`, the length that the theory's isotropic inputs have.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -9,7 +10,8 @@ use rand_pcg::Pcg64;
 use super::dot;
 use super::images::{Images, PLANE, SIDE};
 
-/// How far apart the two positions of a pair are; a pair has the next of these, and after them comes one of two pictures.
+/// How far apart the two positions of a pair are; a pair has the next of these, and after them
+/// comes one of two pictures.
 const DISTANCES: [usize; 4] = [1, 2, 4, 8];
 
 /// Pairs of inputs of each kind.
@@ -27,7 +29,8 @@ pub struct Inputs {
     pub name: String,
     /// Their dimension.
     pub dim: usize,
-    /// Two inputs each, and how far apart their positions are in one picture; `None` for two pictures.
+    /// Two inputs each, and how far apart their positions are in one picture; `None` for two
+    /// pictures.
     pub pairs: Vec<(Option<usize>, [Vec<f64>; 2])>,
     /// For a number of positions in a square, the averages of the inputs there.
     pub averages: Vec<(usize, Vec<Vec<f64>>)>,
@@ -80,31 +83,19 @@ impl Inputs {
         let dim = pictures[0].len();
         let mean = mean_of(&pictures);
         let scale = {
-            let squares = |x: &Vec<f64>| {
-                x.iter()
-                    .zip(&mean)
-                    .map(|(x, m)| (x - m).powi(2))
-                    .sum::<f64>()
-            };
+            let squares =
+                |x: &Vec<f64>| x.iter().zip(&mean).map(|(x, m)| (x - m).powi(2)).sum::<f64>();
             let length = pictures.iter().map(squares).sum::<f64>() / pictures.len() as f64;
             (dim as f64 / length).sqrt()
         };
         for picture in &mut pictures {
-            picture
-                .iter_mut()
-                .zip(&mean)
-                .for_each(|(x, m)| *x = (*x - m) * scale);
+            picture.iter_mut().zip(&mean).for_each(|(x, m)| *x = (*x - m) * scale);
         }
         let pairs = pictures
             .chunks_exact(2)
             .map(|pair| (None, [pair[0].clone(), pair[1].clone()]))
             .collect();
-        Self {
-            name: "whole pictures".into(),
-            dim,
-            pairs,
-            averages: Vec::new(),
-        }
+        Self { name: "whole pictures".into(), dim, pairs, averages: Vec::new() }
     }
 }
 
@@ -130,11 +121,7 @@ impl<'a> Patches<'a> {
         let count = (images.pictures.len() * PLANE) as f64;
         mean.iter_mut().for_each(|mean| *mean /= count);
         let length = squares / count - dot(&mean, &mean);
-        Self {
-            images,
-            mean,
-            scale: (dim as f64 / length).sqrt(),
-        }
+        Self { images, mean, scale: (dim as f64 / length).sqrt() }
     }
 
     /// Their dimension.
@@ -144,35 +131,28 @@ impl<'a> Patches<'a> {
 
     /// All patches of one picture.
     pub fn of(&self, picture: usize) -> Vec<Vec<f64>> {
-        (0..PLANE)
-            .map(|at| self.average(picture, (at / SIDE, at % SIDE), 1))
-            .collect()
+        (0..PLANE).map(|at| self.average(picture, (at / SIDE, at % SIDE), 1)).collect()
     }
 
-    /// The average of the patches in a square of `side` positions with this corner (row and column).
+    /// The average of the patches in a square of `side` positions with this corner (row and
+    /// column).
     pub fn average(&self, picture: usize, (row, column): (usize, usize), side: usize) -> Vec<f64> {
         let mut patch = vec![0.0; self.dim()];
         let mut sum = vec![0.0; self.dim()];
         for index in 0..side * side {
             let at = (row + index / side) * SIDE + column + index % side;
-            self.images
-                .patch(&self.images.pictures[picture], at, &mut patch);
+            self.images.patch(&self.images.pictures[picture], at, &mut patch);
             sum.iter_mut().zip(&patch).for_each(|(sum, x)| *sum += x);
         }
         let count = (side * side) as f64;
-        sum.iter()
-            .zip(&self.mean)
-            .map(|(sum, mean)| (sum / count - mean) * self.scale)
-            .collect()
+        sum.iter().zip(&self.mean).map(|(sum, mean)| (sum / count - mean) * self.scale).collect()
     }
 }
 
 fn mean_of(vectors: &[Vec<f64>]) -> Vec<f64> {
     let mut mean = vec![0.0; vectors[0].len()];
     for vector in vectors {
-        mean.iter_mut()
-            .zip(vector)
-            .for_each(|(mean, x)| *mean += x / vectors.len() as f64);
+        mean.iter_mut().zip(vector).for_each(|(mean, x)| *mean += x / vectors.len() as f64);
     }
     mean
 }

@@ -1,8 +1,8 @@
 //! The paper's central statement, on the inputs it is made for: `x ~ N(0, I)`.
 //!
-//! A weight `w ~ vMF(mu, kappa)` gives the activation the residual `r = w.x / A - mu.x`. For a given draw it is Gaussian in
-//! `x`, with variance `|w/A - mu|^2 = 1/A^2 + 1 - 2t/A`, where `t = mu.w` is the height of the draw. Over all draws it is
-//! therefore a mixture of Gaussians with
+//! A weight `w ~ vMF(mu, kappa)` gives the activation the residual `r = w.x / A - mu.x`. For a
+//! given draw it is Gaussian in `x`, with variance `|w/A - mu|^2 = 1/A^2 + 1 - 2t/A`, where `t =
+//! mu.w` is the height of the draw. Over all draws it is therefore a mixture of Gaussians with
 //!
 //! ```text
 //! E r   = 0
@@ -65,16 +65,15 @@ impl Residuals {
         self.moment(4) / self.moment(2).powi(2)
     }
 
-    /// The largest distance between the residuals' distribution and the standard normal one (Kolmogorov-Smirnov).
+    /// The largest distance between the residuals' distribution and the standard normal one
+    /// (Kolmogorov-Smirnov).
     pub fn distance_from_gaussian(&self) -> f64 {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len() as f64;
         let at = |(i, value): (usize, &f64)| {
             let below = normal_cdf(*value);
-            (below - i as f64 / count)
-                .abs()
-                .max((below - (i + 1) as f64 / count).abs())
+            (below - i as f64 / count).abs().max((below - (i + 1) as f64 / count).abs())
         };
         sorted.iter().enumerate().map(at).fold(0.0, f64::max)
     }
@@ -94,9 +93,8 @@ fn normal_cdf(z: f64) -> f64 {
     let density = |t: f64| (-0.5 * t * t).exp() / std::f64::consts::TAU.sqrt();
     let (steps, z) = (200, z.clamp(-9.0, 9.0));
     let h = z / f64::from(steps);
-    let inner: f64 = (1..steps)
-        .map(|i| density(f64::from(i) * h) * if i % 2 == 1 { 4.0 } else { 2.0 })
-        .sum();
+    let inner: f64 =
+        (1..steps).map(|i| density(f64::from(i) * h) * if i % 2 == 1 { 4.0 } else { 2.0 }).sum();
     0.5 + h / 3.0 * (density(0.0) + inner + density(z))
 }
 
@@ -107,11 +105,7 @@ mod tests {
     #[test]
     fn the_kurtosis_of_the_draws_is_that_of_the_mixture() {
         // Dimension 8 is far from Gaussian: the formula, not its limit, is what is met.
-        let draws = Draws {
-            sigma: 0.5,
-            draws: 40_000,
-            seed: 3,
-        };
+        let draws = Draws { sigma: 0.5, draws: 40_000, seed: 3 };
         let exact = exact_kurtosis(8, draws.sigma).unwrap();
         assert!(exact > 3.5, "{exact}");
         let measured = Residuals::draw(8, &draws).unwrap().kurtosis();
@@ -121,11 +115,9 @@ mod tests {
     #[test]
     fn the_normal_distribution_function_is_right() {
         // mpmath.ncdf
-        for (z, exact) in [
-            (0.0, 0.5),
-            (1.0, 0.841_344_746_068_542_9),
-            (-2.5, 0.006_209_665_325_776_132),
-        ] {
+        for (z, exact) in
+            [(0.0, 0.5), (1.0, 0.841_344_746_068_542_9), (-2.5, 0.006_209_665_325_776_132)]
+        {
             assert!((normal_cdf(z) - exact).abs() < 1e-10);
         }
     }

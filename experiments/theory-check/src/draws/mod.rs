@@ -1,8 +1,9 @@
 //! Is a weight draw the additive noise that stands for it? `theory-check draws`.
 //!
-//! The paper replaces a weight `w ~ vMF(mu, kappa)` behind a normalization by `mu.x + sigma_eff * eps`. [`isotropic`] checks
-//! that for the inputs of the theory; [`shared`] measures, on photographs, what is lost by drawing `eps` independently for
-//! every input and position where one weight draw is shared by all of them.
+//! The paper replaces a weight `w ~ vMF(mu, kappa)` behind a normalization by `mu.x + sigma_eff *
+//! eps`. [`isotropic`] checks that for the inputs of the theory; [`shared`] measures, on
+//! photographs, what is lost by drawing `eps` independently for every input and position where one
+//! weight draw is shared by all of them.
 
 pub mod figure;
 pub mod images;
@@ -29,7 +30,8 @@ const PICTURES: usize = 80;
 /// Random units in front of the patches of 64 channels: the width of VGG16's first layer.
 const UNITS: usize = 64;
 
-/// Standard errors that a measurement may be away from the exact value, the largest of some hundred.
+/// Standard errors that a measurement may be away from the exact value, the largest of some
+/// hundred.
 const Z_LIMIT: f64 = 5.0;
 
 /// How to draw.
@@ -44,7 +46,8 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// Chunks of draws, each with a seed of its own: the result does not depend on the number of threads.
+    /// Chunks of draws, each with a seed of its own: the result does not depend on the number of
+    /// threads.
     fn seeds(&self, stream: u64) -> Vec<(u64, usize)> {
         const CHUNK: usize = 50;
         let total = self.draws as usize;
@@ -61,7 +64,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Measures, prints, draws and writes to `out`; returns our statements. Pictures are CIFAR-10's in `data`, or generated.
+/// Measures, prints, draws and writes to `out`; returns our statements. Pictures are CIFAR-10's in
+/// `data`, or generated.
 pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
     let images = match data {
         Some(folder) => Images::cifar(folder, PICTURES)?,
@@ -71,21 +75,10 @@ pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
     let mut checks = Checks::new();
     let progress = Progress::new("weight draws", DIMS.len() as u64 + 4);
 
-    let mut gaussian = Table::new([
-        "D",
-        "mean/σ_{eff}",
-        "variance/σ_{eff}²",
-        "kurtosis",
-        "exact",
-        "distance",
-    ]);
+    let mut gaussian =
+        Table::new(["D", "mean/σ_{eff}", "variance/σ_{eff}²", "kurtosis", "exact", "distance"]);
     for dim in DIMS {
-        judge_isotropic(
-            &Residuals::draw(dim, draws)?,
-            draws,
-            &mut gaussian,
-            &mut checks,
-        )?;
+        judge_isotropic(&Residuals::draw(dim, draws)?, draws, &mut gaussian, &mut checks)?;
         progress.advance(1);
     }
 
@@ -104,9 +97,7 @@ pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
     progress.advance(1);
     progress.finish();
 
-    layers
-        .iter()
-        .for_each(|layer| judge_shared(layer, draws, &mut checks));
+    layers.iter().for_each(|layer| judge_shared(layer, draws, &mut checks));
     let table = layer_table(&layers)?;
     let feature = format!(
         "A feature averaged over a whole picture behind a ReLU (D = 27) has the deviation {} under weight draws and {} under \
@@ -156,10 +147,7 @@ fn judge_isotropic(
 ) -> Result<()> {
     let errors = f64::from(draws.draws).sqrt();
     let (mean, variance) = (residuals.moment(1), residuals.moment(2));
-    let (kurtosis, exact) = (
-        residuals.kurtosis(),
-        exact_kurtosis(residuals.dim, draws.sigma)?,
-    );
+    let (kurtosis, exact) = (residuals.kurtosis(), exact_kurtosis(residuals.dim, draws.sigma)?);
     let distance = residuals.distance_from_gaussian();
     table.row([
         residuals.dim.into(),
@@ -169,8 +157,9 @@ fn judge_isotropic(
         Cell::number(exact, 4),
         Cell::number(distance, 2),
     ])?;
-    // Standard errors of a mean, a variance and a kurtosis; 1.95 / sqrt(n) is what a true Gaussian exceeds once in a
-    // thousand times, and its density times a quarter of the excess kurtosis bounds how far a mixture is from it.
+    // Standard errors of a mean, a variance and a kurtosis; 1.95 / sqrt(n) is what a true Gaussian
+    // exceeds once in a thousand times, and its density times a quarter of the excess kurtosis
+    // bounds how far a mixture is from it.
     let z = [
         mean * errors,
         (variance - 1.0) * errors / (exact - 1.0).sqrt(),
@@ -183,15 +172,8 @@ fn judge_isotropic(
     );
     let allowed = 1.95 / errors + 0.1 * (exact - 3.0);
     checks.add(
-        format!(
-            "D = {}: and is Gaussian but for a tenth of the excess kurtosis",
-            residuals.dim
-        ),
-        format!(
-            "distance {} of {}",
-            significant(distance, 2),
-            significant(allowed, 2)
-        ),
+        format!("D = {}: and is Gaussian but for a tenth of the excess kurtosis", residuals.dim),
+        format!("distance {} of {}", significant(distance, 2), significant(allowed, 2)),
         distance < allowed,
     );
     Ok(())
@@ -205,37 +187,20 @@ fn judge_shared(layer: &Shared, draws: &Draws, checks: &mut Checks) {
             "D = {}: the noise of a draw at two inputs is correlated as the covariance of w says",
             layer.dim
         ),
-        format!(
-            "{} pairs: at most {} standard errors",
-            layer.pairs.len(),
-            significant(z, 2)
-        ),
+        format!("{} pairs: at most {} standard errors", layer.pairs.len(), significant(z, 2)),
         z < Z_LIMIT,
     );
     // The covariance differs from that of an isotropic draw in one direction of D.
-    let (distance, allowed) = (
-        layer.distance_from_cosine(),
-        1.0 / (layer.dim as f64).sqrt(),
-    );
+    let (distance, allowed) = (layer.distance_from_cosine(), 1.0 / (layer.dim as f64).sqrt());
     checks.add(
-        format!(
-            "D = {}: which is the cosine of the angle between them, to 1/√D",
-            layer.dim
-        ),
-        format!(
-            "{} of {} from it",
-            significant(distance, 2),
-            significant(allowed, 2)
-        ),
+        format!("D = {}: which is the cosine of the angle between them, to 1/√D", layer.dim),
+        format!("{} of {} from it", significant(distance, 2), significant(allowed, 2)),
         distance < allowed,
     );
     if !layer.averages.is_empty() {
         let z = layer.largest_average_error();
         checks.add(
-            format!(
-                "D = {}: averages over positions keep the variance that follows",
-                layer.dim
-            ),
+            format!("D = {}: averages over positions keep the variance that follows", layer.dim),
             format!(
                 "{} sizes: at most {} standard errors",
                 layer.averages.len(),
@@ -258,15 +223,12 @@ fn layer_table(layers: &[Shared]) -> Result<Table> {
     ]);
     for layer in layers {
         let number = |value: f64| {
-            if value.is_nan() {
-                "".into()
-            } else {
-                Cell::number(value, 2)
-            }
+            if value.is_nan() { "".into() } else { Cell::number(value, 2) }
         };
-        let (left, independent) = layer.averages.last().map_or((f64::NAN, f64::NAN), |a| {
-            (a.measured.value, 1.0 / a.positions as f64)
-        });
+        let (left, independent) = layer
+            .averages
+            .last()
+            .map_or((f64::NAN, f64::NAN), |a| (a.measured.value, 1.0 / a.positions as f64));
         table.row([
             layer.name.as_str().into(),
             layer.dim.into(),
@@ -286,19 +248,11 @@ fn layer_table(layers: &[Shared]) -> Result<Table> {
 }
 
 fn csv(layers: &[Shared]) -> Result<Csv> {
-    let mut csv = Csv::new([
-        "inputs",
-        "dim",
-        "distance",
-        "cosine",
-        "correlation",
-        "correlation_exact",
-    ]);
+    let mut csv =
+        Csv::new(["inputs", "dim", "distance", "cosine", "correlation", "correlation_exact"]);
     for layer in layers {
         for pair in &layer.pairs {
-            let distance = pair
-                .distance
-                .map_or("other picture".into(), |d| d.to_string());
+            let distance = pair.distance.map_or("other picture".into(), |d| d.to_string());
             csv.row([
                 Field::from(layer.name.as_str()),
                 (layer.dim as u64).into(),

@@ -6,8 +6,9 @@
 //! Cov(r(x), r(x')) = (s_perp x.x' + (s_par - s_perp) (mu.x) (mu.x')) / A^2
 //! ```
 //!
-//! so its correlation is, but for the one direction `mu` of many, the cosine of the angle between the inputs; and its
-//! variance grows with `|x|^2`. Additive noise has the same variance for every input, and no correlation.
+//! so its correlation is, but for the one direction `mu` of many, the cosine of the angle between
+//! the inputs; and its variance grows with `|x|^2`. Additive noise has the same variance for every
+//! input, and no correlation.
 
 use rand::{SeedableRng, distr::Distribution};
 use rand_distr::StandardNormal;
@@ -36,8 +37,8 @@ pub struct Pair {
 pub struct Average {
     /// How many positions.
     pub positions: usize,
-    /// The variance of the average in units of `sigma_eff^2`, from the covariance above. Additive noise leaves
-    /// `1 / positions`.
+    /// The variance of the average in units of `sigma_eff^2`, from the covariance above. Additive
+    /// noise leaves `1 / positions`.
     pub exact: f64,
     /// The same over the draws.
     pub measured: Estimate,
@@ -109,20 +110,14 @@ impl Shared {
             })
             .collect();
 
-        let mut variances: Vec<f64> = (0..2 * pairs.len())
-            .map(|a| product(a, a) / residuals.len() as f64)
-            .collect();
+        let mut variances: Vec<f64> =
+            (0..2 * pairs.len()).map(|a| product(a, a) / residuals.len() as f64).collect();
         variances.sort_by(f64::total_cmp);
-        Ok(Self {
-            name: inputs.name.clone(),
-            dim: inputs.dim,
-            pairs,
-            averages,
-            variances,
-        })
+        Ok(Self { name: inputs.name.clone(), dim: inputs.dim, pairs, averages, variances })
     }
 
-    /// How many standard errors the correlations are from the exact ones at most (by Fisher's transformation).
+    /// How many standard errors the correlations are from the exact ones at most (by Fisher's
+    /// transformation).
     pub fn largest_correlation_error(&self, draws: &Draws) -> f64 {
         let error = 1.0 / (f64::from(draws.draws) - 3.0).sqrt();
         let z = |pair: &Pair| (pair.measured.atanh() - pair.exact.atanh()).abs() / error;
@@ -131,10 +126,7 @@ impl Shared {
 
     /// How far the exact correlation is from the plain cosine: the root mean square over the pairs.
     pub fn distance_from_cosine(&self) -> f64 {
-        let squares = self
-            .pairs
-            .iter()
-            .map(|pair| (pair.exact - pair.cosine).powi(2));
+        let squares = self.pairs.iter().map(|pair| (pair.exact - pair.cosine).powi(2));
         (squares.sum::<f64>() / self.pairs.len() as f64).sqrt()
     }
 
@@ -214,8 +206,9 @@ impl Unit {
     }
 }
 
-/// The deviation, over draws, of a feature averaged over a whole picture behind a ReLU: with a shared weight draw, and
-/// with independent noise of the same variance at every position. Eight units, each with a picture of its own.
+/// The deviation, over draws, of a feature averaged over a whole picture behind a ReLU: with a
+/// shared weight draw, and with independent noise of the same variance at every position. Eight
+/// units, each with a picture of its own.
 pub fn averaged_feature(images: &Images, draws: &Draws) -> Result<[f64; 2], Error> {
     const UNITS: usize = 8;
     let patches = Patches::new(images);
@@ -223,11 +216,8 @@ pub fn averaged_feature(images: &Images, draws: &Draws) -> Result<[f64; 2], Erro
     let variances = (0..UNITS)
         .into_par_iter()
         .map(|index| {
-            let own = Draws {
-                seed: draws.seed.wrapping_add(1000 + index as u64),
-                draws: few,
-                ..*draws
-            };
+            let own =
+                Draws { seed: draws.seed.wrapping_add(1000 + index as u64), draws: few, ..*draws };
             let picture = index % images.pictures.len();
             feature_variances(&patches.of(picture), &own)
         })

@@ -1,4 +1,5 @@
-//! Level 1: the CUDA source executed on the CPU through the shim in shim.h. Linux only: the shim relies on ELF.
+//! Level 1: the CUDA source executed on the CPU through the shim in shim.h. Linux only: the shim
+//! relies on ELF.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::process::Command;
@@ -14,12 +15,14 @@ type LaunchFn =
     unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, *mut *mut c_void) -> c_int;
 type ErrorFn = unsafe extern "C" fn() -> *const c_char;
 
-/// Bytes before and after every buffer; a kernel that writes there is caught, one that reads there reads NaN. They are
-/// many, because a kernel that takes a small buffer for a large one must not reach what belongs to the test itself.
+/// Bytes before and after every buffer; a kernel that writes there is caught, one that reads there
+/// reads NaN. They are many, because a kernel that takes a small buffer for a large one must not
+/// reach what belongs to the test itself.
 const GUARD: usize = 32 * 1024;
 
-/// What is in the guards: as `f32` signalling NaNs, which arithmetic changes to quiet ones, so that a kernel which
-/// reads beyond the end and writes the result there does not write what was there before.
+/// What is in the guards: as `f32` signalling NaNs, which arithmetic changes to quiet ones, so that
+/// a kernel which reads beyond the end and writes the result there does not write what was there
+/// before.
 const POISON: u128 = 0xffa5_a5a5_ffa5_a5a5_ffa5_a5a5_ffa5_a5a5;
 
 /// A compiled program. The shim's state is global, so launches exclude each other.
@@ -43,21 +46,14 @@ impl HostProgram {
     fn compile_in(folder: &std::path::Path, program: &Program) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         std::fs::create_dir_all(folder).map_err(text)?;
-        let registrations: String = program
-            .kernels
-            .iter()
-            .map(|kernel| format!("REGISTER({kernel})\n"))
-            .collect();
-        // Without a namespace of their own, variables that are static in a template would be one and the same in all
-        // loaded programs, and programs that run side by side would share their shared memory.
-        let code = [
-            include_str!("shim.h"),
-            "namespace {\n",
-            &program.source,
-            &registrations,
-            "}\n",
-        ]
-        .concat();
+        let registrations: String =
+            program.kernels.iter().map(|kernel| format!("REGISTER({kernel})\n")).collect();
+        // Without a namespace of their own, variables that are static in a template would be one
+        // and the same in all loaded programs, and programs that run side by side would
+        // share their shared memory.
+        let code =
+            [include_str!("shim.h"), "namespace {\n", &program.source, &registrations, "}\n"]
+                .concat();
         let (input, output) = (folder.join("kernels.cpp"), folder.join("kernels.so"));
         std::fs::write(&input, code).map_err(text)?;
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
@@ -75,34 +71,21 @@ impl HostProgram {
         }
         // SAFETY: the library was compiled just now, and its initializers only fill a table.
         let library = unsafe { Library::new(&output) }.map_err(|error| error.to_string())?;
-        Ok(Self {
-            library: Mutex::new(library),
-        })
+        Ok(Self { library: Mutex::new(library) })
     }
 
     fn launch(&self, launch: &Launch, order: u32) -> Result<(), String> {
         let library = self.library.lock().unwrap_or_else(|e| e.into_inner());
         let kernel = CString::new(launch.kernel.as_str()).map_err(|error| error.to_string())?;
-        let mut arguments: Vec<*mut c_void> = launch
-            .arguments
-            .iter()
-            .map(|argument| argument.as_ptr().cast_mut())
-            .collect();
-        // SAFETY: the types are those of the functions in shim.h, and every argument outlives the call.
+        let mut arguments: Vec<*mut c_void> =
+            launch.arguments.iter().map(|argument| argument.as_ptr().cast_mut()).collect();
+        // SAFETY: the types are those of the functions in shim.h, and every argument outlives the
+        // call.
         unsafe {
             let run = library.get::<LaunchFn>(b"shim_launch");
             let error = library.get::<ErrorFn>(b"shim_error");
-            let (run, error) = (
-                run.map_err(|e| e.to_string())?,
-                error.map_err(|e| e.to_string())?,
-            );
-            match run(
-                kernel.as_ptr(),
-                launch.grid,
-                BLOCK,
-                order,
-                arguments.as_mut_ptr(),
-            ) {
+            let (run, error) = (run.map_err(|e| e.to_string())?, error.map_err(|e| e.to_string())?);
+            match run(kernel.as_ptr(), launch.grid, BLOCK, order, arguments.as_mut_ptr()) {
                 0 => Ok(()),
                 1 => Err(CStr::from_ptr(error()).to_string_lossy().into_owned()),
                 _ => Err(format!("no kernel {}", launch.kernel)),
@@ -121,10 +104,7 @@ pub struct HostMachine<'a> {
 impl<'a> HostMachine<'a> {
     /// A machine without memory as yet.
     pub fn new(program: &'a HostProgram) -> Self {
-        Self {
-            program,
-            buffers: Vec::new(),
-        }
+        Self { program, buffers: Vec::new() }
     }
 
     fn check_guards(&self) -> Result<(), String> {

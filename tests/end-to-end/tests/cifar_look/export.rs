@@ -25,15 +25,7 @@ fn an_exported_network_answers_as_its_run_does() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(
-        names,
-        [
-            "README.md",
-            "config.json",
-            "metrics.jsonl",
-            "model.safetensors"
-        ]
-    );
+    assert_eq!(names, ["README.md", "config.json", "metrics.jsonl", "model.safetensors"]);
     assert_eq!(fs::read_dir(folder.join("deep")).unwrap().count(), 1);
 
     // The data set is not needed, and neither is anything of the run.
@@ -43,10 +35,7 @@ fn an_exported_network_answers_as_its_run_does() {
 
     let weights = fs::read(exported.join("model.safetensors")).unwrap();
     let stored = fs::read(folder.join("gone/last.safetensors")).unwrap();
-    assert!(
-        weights.len() < stored.len() / 2,
-        "the optimizer's state is left out"
-    );
+    assert!(weights.len() < stored.len() / 2, "the optimizer's state is left out");
     let metrics = |folder: &Path| fs::read(folder.join("metrics.jsonl")).unwrap();
     assert_eq!(metrics(&exported), metrics(&folder.join("gone")));
     let card = fs::read_to_string(exported.join("README.md")).unwrap();
@@ -60,30 +49,19 @@ fn an_exported_network_answers_as_its_run_does() {
     assert!(json(&exported.join("config.json"))["machine"]["device"].is_null());
 
     // It is as good as a run to look at, and no run to go on with.
-    succeeds(
-        folder,
-        &[&["landscape", "deep/exported"][..], &SMALL].concat(),
-    );
+    succeeds(folder, &[&["landscape", "deep/exported"][..], &SMALL].concat());
     succeeds(folder, &["export", "deep/exported", "again"]);
-    assert_eq!(
-        fs::read(folder.join("again/model.safetensors")).unwrap(),
-        weights
-    );
-    fails(
-        folder,
-        &["train", "--resume", "deep/exported"],
-        &["exported network", "cannot go on"],
-    );
+    assert_eq!(fs::read(folder.join("again/model.safetensors")).unwrap(), weights);
+    fails(folder, &["train", "--resume", "deep/exported"], &["exported network", "cannot go on"]);
     assert_eq!(metrics(&exported), metrics(&folder.join("gone")));
     python_agrees(&exported, &image);
 }
 
-/// Where there is PyTorch (`VMF_PYTHON` names the interpreter), it must compute the same logits from the exported file.
+/// Where there is PyTorch (`VMF_PYTHON` names the interpreter), it must compute the same logits
+/// from the exported file.
 fn python_agrees(exported: &Path, image: &Tensor) {
     let python = std::env::var("VMF_PYTHON").unwrap_or_else(|_| "python3".into());
-    let probe = Command::new(&python)
-        .args(["-c", "import torch, safetensors.torch"])
-        .output();
+    let probe = Command::new(&python).args(["-c", "import torch, safetensors.torch"]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         eprintln!("SKIPPED: {python} has no torch and safetensors; set VMF_PYTHON to one that has");
         return;
@@ -118,26 +96,13 @@ fn a_folder_in_use_is_not_exported_to() {
     fs::write(folder.join("file"), "keep").unwrap();
     fails(folder, &["export", "run", "file"], &["file is a file"]);
     fails(folder, &["export", "run", "file/inside"], &["file"]);
-    fails(
-        folder,
-        &["export", "nowhere", "out"],
-        &["nowhere", "no run"],
-    );
-    assert_eq!(
-        fs::read_to_string(folder.join("full/mine")).unwrap(),
-        "keep"
-    );
+    fails(folder, &["export", "nowhere", "out"], &["nowhere", "no run"]);
+    assert_eq!(fs::read_to_string(folder.join("full/mine")).unwrap(), "keep");
     fs::create_dir(folder.join("empty")).unwrap();
     succeeds(folder, &["export", "run", "empty"]);
-    let mut names: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut names: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.sort();
     let names: Vec<_> = names.iter().map(|path| path.file_name().unwrap()).collect();
-    assert_eq!(
-        names,
-        ["empty", "file", "full", "run"],
-        "nothing is left behind"
-    );
+    assert_eq!(names, ["empty", "file", "full", "run"], "nothing is left behind");
 }

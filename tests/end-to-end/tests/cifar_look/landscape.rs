@@ -29,11 +29,7 @@ fn losses(csv: &Path) -> HashMap<(i64, i64), Option<f64>> {
 fn loss_in_training_mode(run: &Path, images: usize) -> f64 {
     let trained = Trained::open(run, &Device::Cpu).unwrap();
     let set = trained.dataset(None).unwrap();
-    let plan = Plan {
-        batch: 32,
-        seed: 0,
-        augment: false,
-    };
+    let plan = Plan { batch: 32, seed: 0, augment: false };
     let batches = Batches::training(&set, plan, 0, 0).take(images / 32);
     let losses = batches.map(|batch| {
         let (images, labels) = batch.into_tensors(&Device::Cpu).unwrap();
@@ -51,18 +47,12 @@ fn the_middle_of_a_landscape_is_the_loss_of_the_network() {
     let run = temp.path().join("run");
     let expected = loss_in_training_mode(&run, 64);
     let close = |loss: f64| (loss - expected).abs() < 1e-5 * expected;
-    for (layer, folder) in [
-        ("features.0", "run/landscape"),
-        ("features.8", "run/landscape/features.8"),
-    ] {
+    for (layer, folder) in
+        [("features.0", "run/landscape"), ("features.8", "run/landscape/features.8")]
+    {
         let arguments = [&["landscape", "run", "--layer", layer][..], &SMALL].concat();
         let printed = succeeds(temp.path(), &arguments);
-        for words in [
-            "97 points of 64 training images",
-            "about",
-            "correlation",
-            "radius",
-        ] {
+        for words in ["97 points of 64 training images", "about", "correlation", "radius"] {
             assert!(printed.contains(words), "{words}: {printed}");
         }
         let folder = temp.path().join(folder);
@@ -73,7 +63,8 @@ fn the_middle_of_a_landscape_is_the_loss_of_the_network() {
         assert_eq!((one.len(), two.len()), (49, 49));
         let (line, plane) = (one[&(0, 100)].unwrap(), two[&(0, 0)].unwrap());
         assert!(close(line) && close(plane), "{expected} {line} {plane}");
-        // The corner is far from trained weights, and the one point without a direction is left blank.
+        // The corner is far from trained weights, and the one point without a direction is left
+        // blank.
         assert!(two[&(150, 150)].unwrap() > 1.05 * expected, "{two:?}");
         let blank: Vec<_> = one.iter().filter(|(_, loss)| loss.is_none()).collect();
         assert_eq!(blank, [(&(0, 0), &None)]);
@@ -107,10 +98,7 @@ fn behind_a_normalization_the_loss_depends_on_direction_alone() {
             "{ray:?}: {near} {middle} {far}"
         );
     }
-    assert!(
-        (at(150, 0) - at(0, 150)).abs() > 0.05,
-        "the direction counts"
-    );
+    assert!((at(150, 0) - at(0, 150)).abs() > 0.05, "the direction counts");
     let findings = json(&folder.join("landscape.json"));
     let explained = findings["1d"]["explained"].as_f64().unwrap();
     // A grid this coarse cannot show more.
@@ -165,14 +153,8 @@ fn ctrl_c_stops_a_landscape_and_keeps_its_points() {
         std::thread::sleep(Duration::from_millis(10));
     }
     // While it goes on, no other may write to its points.
-    fails(
-        temp.path(),
-        &long,
-        &["landscape", "in use by another process"],
-    );
-    let killed = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    fails(temp.path(), &long, &["landscape", "in use by another process"]);
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(killed.unwrap().success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", both(&output));
@@ -188,16 +170,8 @@ fn a_landscape_of_other_settings_or_weights_is_not_mixed_with() {
     let with = |more: &[&'static str]| [&["landscape", "run"][..], &SMALL, more].concat();
     succeeds(temp.path(), &with(&[]));
     let arguments = ["landscape", "run", "--points", "7", "--images", "96"];
-    fails(
-        temp.path(),
-        &arguments,
-        &["--images 64 instead of 96", "--fresh"],
-    );
-    fails(
-        temp.path(),
-        &with(&["--seed", "5"]),
-        &["--seed 0 instead of 5"],
-    );
+    fails(temp.path(), &arguments, &["--images 64 instead of 96", "--fresh"]);
+    fails(temp.path(), &with(&["--seed", "5"]), &["--seed 0 instead of 5"]);
     let journal = temp.path().join("run/landscape/points.jsonl");
     let before = fs::read(&journal).unwrap();
     succeeds(temp.path(), &with(&["--seed", "5", "--fresh"]));
@@ -211,14 +185,7 @@ fn a_landscape_of_other_settings_or_weights_is_not_mixed_with() {
     assert!(text.contains("\"epochs\": 4"), "{text}");
     let other = ["train", "--out", "other", "--seed", "3", "--epochs", "1"];
     succeeds(temp.path(), &[&other[..], &TINY].concat());
-    fs::copy(
-        temp.path().join("other/last.safetensors"),
-        temp.path().join("run/last.safetensors"),
-    )
-    .unwrap();
-    fails(
-        temp.path(),
-        &with(&["--seed", "5"]),
-        &["other weights", "--fresh"],
-    );
+    fs::copy(temp.path().join("other/last.safetensors"), temp.path().join("run/last.safetensors"))
+        .unwrap();
+    fails(temp.path(), &with(&["--seed", "5"]), &["other weights", "--fresh"]);
 }

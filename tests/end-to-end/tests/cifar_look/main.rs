@@ -1,4 +1,5 @@
-//! `cifar landscape`, `predict` and `export` as a person runs them, on networks trained on the synthetic set.
+//! `cifar landscape`, `predict` and `export` as a person runs them, on networks trained on the
+//! synthetic set.
 
 mod export;
 mod landscape;
@@ -68,12 +69,7 @@ fn succeeds(folder: &Path, arguments: &[&str]) -> String {
 fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
     let output = cifar(folder, arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        output.status.code(),
-        Some(1),
-        "{arguments:?}: {}",
-        both(&output)
-    );
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", both(&output));
     for word in words {
         assert!(said.contains(word), "{word:?} is not in: {said}");
     }
@@ -89,9 +85,7 @@ fn trained(method: &str) -> TempDir {
     if !there.contains(&method.to_owned()) {
         fs::create_dir_all(&shared).unwrap();
         let _ = fs::remove_dir_all(&run);
-        let train = [
-            "train", "--out", method, "--method", method, "--epochs", "4",
-        ];
+        let train = ["train", "--out", method, "--method", method, "--epochs", "4"];
         succeeds(&shared, &[&train[..], &TINY].concat());
         there.push(method.to_owned());
     }
@@ -128,26 +122,14 @@ fn mistakes_are_named() {
         &["\"conv1\"", "features.0, features.4, features.8"],
     );
     fails(folder, &landscape(&["--points", "8"]), &["--points", "odd"]);
-    fails(
-        folder,
-        &landscape(&["--images", "1000"]),
-        &["--images is 1000", "320 training images"],
-    );
+    fails(folder, &landscape(&["--images", "1000"]), &["--images is 1000", "320 training images"]);
     fails(folder, &["landscape", "nowhere"], &["nowhere", "no run"]);
-    fails(
-        folder,
-        &["predict", "run", "x.png", "--top", "0"],
-        &["--top"],
-    );
+    fails(folder, &["predict", "run", "x.png", "--top", "0"], &["--top"]);
 
     let config = folder.join("run/config.json");
     let text = fs::read_to_string(&config).unwrap();
     for (from, to, words) in [
-        (
-            "\"version\": 1",
-            "\"version\": 99",
-            ["version 99", "version 1"],
-        ),
+        ("\"version\": 1", "\"version\": 99", ["version 99", "version 1"]),
         (
             "\"width\": 0.0625",
             "\"width\": 0.125",
@@ -162,7 +144,8 @@ fn mistakes_are_named() {
     }
 }
 
-/// Writes an image of the training set as PNG, and returns its normalized form (1, channels, 32, 32).
+/// Writes an image of the training set as PNG, and returns its normalized form (1, channels, 32,
+/// 32).
 fn training_image(run: &Path, number: usize, png: &Path) -> Tensor {
     let trained = Trained::open(run, &Device::Cpu).unwrap();
     let set = trained.dataset(None).unwrap();
@@ -182,21 +165,14 @@ fn classified(folder: &Path, arguments: &[&str]) -> Vec<Value> {
     let all = [&["predict"][..], arguments, &["--top", "10", "--json"]].concat();
     let printed = succeeds(folder, &all);
     let lines = printed.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
 fn looking_leaves_the_run_as_it_is() {
     let temp = trained("vmf");
     let folder = temp.path();
-    let files = [
-        "config.json",
-        "metrics.jsonl",
-        "last.safetensors",
-        "best.safetensors",
-    ];
+    let files = ["config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"];
     let read = || files.map(|name| fs::read(folder.join("run").join(name)).unwrap());
     let before = read();
     training_image(&folder.join("run"), 0, &folder.join("a.png"));
@@ -204,8 +180,6 @@ fn looking_leaves_the_run_as_it_is() {
     succeeds(folder, &["predict", "run", "a.png"]);
     succeeds(folder, &["export", "run", "out"]);
     assert!(read() == before);
-    let output = cifar(folder, &["train", "--resume", "run"])
-        .output()
-        .unwrap();
+    let output = cifar(folder, &["train", "--resume", "run"]).output().unwrap();
     assert!(output.status.success(), "{}", both(&output));
 }

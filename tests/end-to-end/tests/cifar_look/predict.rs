@@ -68,25 +68,11 @@ fn what_is_no_picture_is_named_and_the_others_go_on() {
     glass.save(folder.join("c.png")).unwrap();
     fs::write(folder.join("notes.png"), "not a picture").unwrap();
     let bytes = fs::read(folder.join("b.jpg")).unwrap();
-    fs::write(
-        folder.join("torn.png"),
-        &fs::read(folder.join("a.png")).unwrap()[..200],
-    )
-    .unwrap();
+    fs::write(folder.join("torn.png"), &fs::read(folder.join("a.png")).unwrap()[..200]).unwrap();
     // The name does not count: this is a JPEG.
     fs::write(folder.join("named.png"), bytes).unwrap();
-    let pictures = [
-        "a.png",
-        "notes.png",
-        "b.jpg",
-        "missing.png",
-        "torn.png",
-        "c.png",
-        "named.png",
-    ];
-    let output = cifar(folder, &[&["predict", "run"][..], &pictures].concat())
-        .output()
-        .unwrap();
+    let pictures = ["a.png", "notes.png", "b.jpg", "missing.png", "torn.png", "c.png", "named.png"];
+    let output = cifar(folder, &[&["predict", "run"][..], &pictures].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", both(&output));
     let said = String::from_utf8(output.stdout).unwrap();
     let complaints = String::from_utf8(output.stderr).unwrap();
@@ -101,16 +87,11 @@ fn what_is_no_picture_is_named_and_the_others_go_on() {
         ("torn.png", "damaged"),
     ] {
         let line = complaints.lines().find(|line| line.starts_with(name));
-        assert!(
-            line.is_some_and(|line| line.contains(reason)),
-            "{complaints}"
-        );
+        assert!(line.is_some_and(|line| line.contains(reason)), "{complaints}");
     }
     // Answers do not depend on their neighbours.
-    let one_by_one: Vec<Value> = ["a.png", "b.jpg"]
-        .iter()
-        .flat_map(|name| classified(folder, &["run", name]))
-        .collect();
+    let one_by_one: Vec<Value> =
+        ["a.png", "b.jpg"].iter().flat_map(|name| classified(folder, &["run", name])).collect();
     assert_eq!(classified(folder, &["run", "a.png", "b.jpg"]), one_by_one);
     assert_ne!(one_by_one[0]["classes"], one_by_one[1]["classes"]);
 }

@@ -1,8 +1,8 @@
 //! Sums that do not depend on the number of threads.
 //!
-//! A tensor is cut into tasks by its shape alone. Each task sums in the working precision over stretches short
-//! enough for that, and hands the result on in double precision; the results are merged in the order of the tasks,
-//! whoever computed them.
+//! A tensor is cut into tasks by its shape alone. Each task sums in the working precision over
+//! stretches short enough for that, and hands the result on in double precision; the results are
+//! merged in the order of the tasks, whoever computed them.
 
 use crate::element::Real;
 use crate::simd::Simd;
@@ -44,16 +44,13 @@ impl Moments {
     /// ```text
     /// mean = p + sum(u - p) / n,    squares = sum (u - p)^2 - (sum(u - p))^2 / n
     /// ```
-    /// The subtraction cancels only as far as p misses the mean, so p is the mean of the same elements, rounded.
+    /// The subtraction cancels only as far as p misses the mean, so p is the mean of the same
+    /// elements, rounded.
     #[inline(always)]
     pub(super) fn about(pivot: f64, count: usize, sum: f64, sum_of_squares: f64) -> Self {
         let count = count as f64;
         let offset = sum / count;
-        Self {
-            count,
-            mean: pivot + offset,
-            squares: (sum_of_squares - sum * offset).max(0.0),
-        }
+        Self { count, mean: pivot + offset, squares: (sum_of_squares - sum * offset).max(0.0) }
     }
 }
 
@@ -95,7 +92,8 @@ impl Accumulator for Sums {
     }
 }
 
-/// Independent partial sums of one stretch: as wide as the widest vector, so that one source serves all.
+/// Independent partial sums of one stretch: as wide as the widest vector, so that one source serves
+/// all.
 pub(super) const LANES: usize = 16;
 
 /// Partial sums that a vector unit keeps apart, and their total.

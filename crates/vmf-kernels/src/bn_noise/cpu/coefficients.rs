@@ -9,8 +9,9 @@ use crate::simd::Simd;
 /// ```text
 /// xhat = (u - mean) * rstd + shift,    shift = (mean - true mean) * rstd
 /// ```
-/// The shift restores what rounding the mean to the working precision took away: where u is close to the mean, the
-/// difference u - mean is exact, so xhat is accurate however far the channel is from zero.
+/// The shift restores what rounding the mean to the working precision took away: where u is close
+/// to the mean, the difference u - mean is exact, so xhat is accurate however far the channel is
+/// from zero.
 pub(super) struct Coefficients<R> {
     pub(super) mean: Vec<R>,
     pub(super) rstd: Vec<R>,
@@ -33,9 +34,7 @@ impl<R: Real> Coefficients<R> {
             R::from_f64((rounded - statistics.mean[c]) * rstd[c])
         };
         let sigma = |c: usize| {
-            noise.map_or(R::ZERO, |NoiseTerm { sigma, .. }| {
-                sigma[c / (channels / sigma.len())]
-            })
+            noise.map_or(R::ZERO, |NoiseTerm { sigma, .. }| sigma[c / (channels / sigma.len())])
         };
         let each = |value: &dyn Fn(usize) -> R| repeat(channels, repeats, value);
         Self {
@@ -65,9 +64,7 @@ impl<R: Real> Averages<R> {
 }
 
 fn repeat<R>(channels: usize, repeats: usize, value: &dyn Fn(usize) -> R) -> Vec<R> {
-    (0..channels * repeats)
-        .map(|i| value(i % channels))
-        .collect()
+    (0..channels * repeats).map(|i| value(i % channels)).collect()
 }
 
 /// `(u - mean) * rstd + shift`.

@@ -1,9 +1,11 @@
 //! The passes where the channels of an image lie together, row by row.
 //!
-//! Inner loops run along a row, with the constants of each channel in vectors beside it. Where a row is short, the
-//! constants are written several times in a row, so that one loop sweeps over several images.
+//! Inner loops run along a row, with the constants of each channel in vectors beside it. Where a
+//! row is short, the constants are written several times in a row, so that one loop sweeps over
+//! several images.
 //!
-//! Passes without noise take the tensor as one long matrix of S N rows. Passes with noise go by [`Rectangle`]s.
+//! Passes without noise take the tensor as one long matrix of S N rows. Passes with noise go by
+//! [`Rectangle`]s.
 
 use super::accumulate::{Moments, Part, Sums};
 use super::coefficients::{Averages, Coefficients, activate, gate, input_gradient, normalize};
@@ -36,10 +38,7 @@ pub(super) struct RowSums<R> {
 impl<R: Real> RowSums<R> {
     #[inline(always)]
     pub(super) fn new(channels: usize) -> Self {
-        Self {
-            channels,
-            values: vec![R::ZERO; channels * repeats(channels)],
-        }
+        Self { channels, values: vec![R::ZERO; channels * repeats(channels)] }
     }
 
     /// The sum of channel c.
@@ -62,7 +61,8 @@ pub(super) struct Statistics<'a, E> {
 impl<E: Element> Kernel for Statistics<'_, E> {
     type Output = Part<Moments>;
 
-    /// Two passes over rows that the first one brought into the cache: the means, then the moments about them.
+    /// Two passes over rows that the first one brought into the cache: the means, then the moments
+    /// about them.
     #[inline(always)]
     fn run<S: Simd>(self) -> Part<Moments> {
         let channels = self.channels;
@@ -84,10 +84,7 @@ impl<E: Element> Kernel for Statistics<'_, E> {
             let pivot = pivots[c].to_f64();
             Moments::about(pivot, rows, offsets.total(c), squares.total(c))
         };
-        Part {
-            first_channel: 0,
-            channels: (0..channels).map(moments).collect(),
-        }
+        Part { first_channel: 0, channels: (0..channels).map(moments).collect() }
     }
 }
 
@@ -208,15 +205,8 @@ impl<E: Element, const RELU: bool, const RECOVER: bool> Kernel for Reduce<'_, E,
                 );
             }
         }
-        let sums = |c: usize| Sums {
-            g: g.total(c),
-            g_xhat: g_xhat.total(c),
-            g_z: g_z.total(c),
-        };
-        Part {
-            first_channel: 0,
-            channels: (0..channels).map(sums).collect(),
-        }
+        let sums = |c: usize| Sums { g: g.total(c), g_xhat: g_xhat.total(c), g_z: g_z.total(c) };
+        Part { first_channel: 0, channels: (0..channels).map(sums).collect() }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The operation on the CPU: how it is cut into tasks, and how their results come together.
 //!
-//! Two layouts, each with the same four passes: [`nchw`] runs along planes, [`hwnc`] along rows; [`stretch`] and
-//! [`rectangle`] are their ways through the tensor, and [`pooled`] has the passes of [`hwnc`] with pooling behind them. The arithmetic of an element is in [`coefficients`], that of sums
-//! in [`accumulate`]; this file holds what the layouts share.
+//! Two layouts, each with the same four passes: [`nchw`] runs along planes, [`hwnc`] along rows;
+//! [`stretch`] and [`rectangle`] are their ways through the tensor, and [`pooled`] has the passes
+//! of [`hwnc`] with pooling behind them. The arithmetic of an element is in [`coefficients`], that
+//! of sums in [`accumulate`]; this file holds what the layouts share.
 
 mod accumulate;
 mod coefficients;
@@ -28,17 +29,14 @@ use rayon::prelude::*;
 use rectangle::Rectangle;
 use stretch::Stretch;
 
-/// Whether a channel's elements lie together. With one position the two layouts are the same, and rows are longer.
+/// Whether a channel's elements lie together. With one position the two layouts are the same, and
+/// rows are longer.
 fn by_plane(shape: Shape) -> bool {
     shape.layout == Layout::Nchw && shape.spatial > 1
 }
 
 fn repeats(shape: Shape) -> usize {
-    if by_plane(shape) {
-        1
-    } else {
-        hwnc::repeats(shape.channels)
-    }
+    if by_plane(shape) { 1 } else { hwnc::repeats(shape.channels) }
 }
 
 /// Mean and variance of each channel; each block of u is read from memory once.
@@ -82,10 +80,7 @@ pub(super) fn forward<E: Element>(
     let floor = coefficients::floor(config.relu);
     if by_plane(shape) {
         let task_length = stretch::planes_per_task(shape) * shape.spatial;
-        let tasks = u
-            .par_chunks(task_length)
-            .by_task()
-            .zip(y.par_chunks_mut(task_length));
+        let tasks = u.par_chunks(task_length).by_task().zip(y.par_chunks_mut(task_length));
         tasks.enumerate().for_each(|(task, (u, y))| {
             let kernel = nchw::Forward {
                 stretch: Stretch::task(shape, task),
@@ -99,19 +94,9 @@ pub(super) fn forward<E: Element>(
         });
     } else {
         let pieces = Rectangle::pieces(shape, y);
-        let tasks = Rectangle::tasks(shape)
-            .into_par_iter()
-            .by_task()
-            .zip(pieces);
+        let tasks = Rectangle::tasks(shape).into_par_iter().by_task().zip(pieces);
         tasks.for_each(|(rectangle, y)| {
-            let kernel = hwnc::Forward {
-                rectangle,
-                coefficients,
-                noise,
-                floor,
-                u,
-                y,
-            };
+            let kernel = hwnc::Forward { rectangle, coefficients, noise, floor, u, y };
             dispatch_to(isa, kernel);
         });
     }
@@ -152,7 +137,8 @@ pub(super) fn forward_pooled(
     });
 }
 
-/// The gradient of the pass with pooling: writes du and returns dsigma. The noise must be [readable](is_readable) off y.
+/// The gradient of the pass with pooling: writes du and returns dsigma. The noise must be
+/// [readable](is_readable) off y.
 #[allow(clippy::too_many_arguments)] // the operation's own operands
 pub(super) fn backward_pooled(
     isa: Isa,
@@ -166,23 +152,12 @@ pub(super) fn backward_pooled(
 ) -> Vec<f32> {
     let repeats = hwnc::repeats(config.shape.channels);
     let coefficients = &Coefficients::new(config, noise, saved.statistics, repeats);
-    let of_band = |band| Pooled {
-        band,
-        coefficients,
-        u: saved.u,
-        y: saved.y,
-        tap,
-        dy,
-    };
+    let of_band = |band| Pooled { band, coefficients, u: saved.u, y: saved.y, tap, dy };
     let reduce = |band| match config.relu {
         true => dispatch_to(isa, pooled::Reduce::<true>(of_band(band))),
         false => dispatch_to(isa, pooled::Reduce::<false>(of_band(band))),
     };
-    let parts = Band::tasks(*pool)
-        .into_par_iter()
-        .by_task()
-        .map(reduce)
-        .collect();
+    let parts = Band::tasks(*pool).into_par_iter().by_task().map(reduce).collect();
     let mut sums = merge_in_order(config.shape.channels, parts);
     let averages = &Averages::new(&sums, config.shape.elements_per_channel(), repeats);
     let pieces = Band::pieces_of_input(pool, du);
@@ -190,22 +165,8 @@ pub(super) fn backward_pooled(
     tasks.for_each(|(band, du)| {
         let pooled = of_band(band);
         match config.relu {
-            true => dispatch_to(
-                isa,
-                pooled::Apply::<true> {
-                    pooled,
-                    averages,
-                    du,
-                },
-            ),
-            false => dispatch_to(
-                isa,
-                pooled::Apply::<false> {
-                    pooled,
-                    averages,
-                    du,
-                },
-            ),
+            true => dispatch_to(isa, pooled::Apply::<true> { pooled, averages, du }),
+            false => dispatch_to(isa, pooled::Apply::<false> { pooled, averages, du }),
         }
     });
     divide_by_sigma(&mut sums, coefficients);
@@ -214,9 +175,9 @@ pub(super) fn backward_pooled(
 
 /// Whether z can be read off y, where `y - xhat = sigma * z`.
 ///
-/// The rounding of y becomes an error of z when it is divided by sigma, so sigma must not be small. In `f32`, with y of
-/// unit size and sigma = 2^-8, z is off by 2^-16, and in the sum over a channel such errors average out. Only batch
-/// statistics keep y of unit size.
+/// The rounding of y becomes an error of z when it is divided by sigma, so sigma must not be small.
+/// In `f32`, with y of unit size and sigma = 2^-8, z is off by 2^-16, and in the sum over a channel
+/// such errors average out. Only batch statistics keep y of unit size.
 pub(super) fn is_readable<R: Real>(noise: NoiseTerm<R>) -> bool {
     const SMALLEST: f64 = 1.0 / 256.0;
     let large = |sigma: &R| sigma.to_f64().abs() >= SMALLEST;
@@ -328,10 +289,11 @@ impl<'a, E: Element> Backward<'a, E> {
         sums
     }
 
-    /// Whether z can be read off y instead of being made again, which costs as much as the rest of the pass.
+    /// Whether z can be read off y instead of being made again, which costs as much as the rest of
+    /// the pass.
     ///
-    /// Where ReLU let a value pass, `y - xhat = sigma * z`; where it did not, g is zero and z is not needed. y must be
-    /// stored in the precision of the arithmetic.
+    /// Where ReLU let a value pass, `y - xhat = sigma * z`; where it did not, g is zero and z is
+    /// not needed. y must be stored in the precision of the arithmetic.
     fn noise_is_in_y(&self) -> bool {
         let exact = size_of::<E>() == size_of::<E::Real>();
         exact && self.config.relu && self.noise.is_some_and(is_readable)

@@ -1,6 +1,7 @@
 //! The passes where a channel's elements lie together, plane by plane.
 //!
-//! Inner loops run along a plane, with the constants of its channel in registers. A task is a [`Stretch`] of planes.
+//! Inner loops run along a plane, with the constants of its channel in registers. A task is a
+//! [`Stretch`] of planes.
 
 use super::accumulate::{Accumulator, LANES, Lanes, Moments, Part, Sums};
 use super::coefficients::{Averages, Coefficients, activate, gate, input_gradient, normalize};
@@ -29,7 +30,8 @@ impl<E: Element> Kernel for Statistics<'_, E> {
     }
 }
 
-/// Two passes over a run that the first one brought into the cache: the mean, then the moments about it.
+/// Two passes over a run that the first one brought into the cache: the mean, then the moments
+/// about it.
 #[inline(always)]
 fn moments_of_run<E: Element, S: Simd>(u: &[E]) -> Moments {
     let mut sum = Lanes::<E::Real>::new();
@@ -115,12 +117,7 @@ fn forward_run<E: Element, S: Simd>(
     z: &[E::Real],
     y: &mut [E],
 ) {
-    let Constants {
-        mean,
-        rstd,
-        shift,
-        sigma,
-    } = channel;
+    let Constants { mean, rstd, shift, sigma } = channel;
     for ((y, u), &z) in y.iter_mut().zip(u).zip(z) {
         let xhat = normalize::<E::Real, S>(u.to_real(), mean, rstd, shift);
         *y = E::from_real(activate(sigma.mul_add::<S>(z, xhat), floor));
@@ -184,11 +181,7 @@ fn sums_of_run<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
             z_rest[lane],
         );
     }
-    Sums {
-        g: sums.g.total(),
-        g_xhat: sums.g_xhat.total(),
-        g_z: sums.g_z.total(),
-    }
+    Sums { g: sums.g.total(), g_xhat: sums.g_xhat.total(), g_z: sums.g_z.total() }
 }
 
 /// The sums of one run, lane by lane.
@@ -202,12 +195,7 @@ struct LaneSums<R> {
 impl<R: Real> LaneSums<R> {
     #[inline(always)]
     fn new(channel: Constants<R>) -> Self {
-        Self {
-            channel,
-            g: Lanes::new(),
-            g_xhat: Lanes::new(),
-            g_z: Lanes::new(),
-        }
+        Self { channel, g: Lanes::new(), g_xhat: Lanes::new(), g_z: Lanes::new() }
     }
 
     #[inline(always)]
@@ -219,9 +207,7 @@ impl<R: Real> LaneSums<R> {
         dy: E,
         z: R,
     ) {
-        let Constants {
-            mean, rstd, shift, ..
-        } = self.channel;
+        let Constants { mean, rstd, shift, .. } = self.channel;
         let xhat = normalize::<_, S>(u.to_real(), mean, rstd, shift);
         let g = gate::<_, RELU>(dy.to_real(), y.to_real());
         self.g.0[lane] += g;
@@ -249,10 +235,7 @@ impl<E: Element, const RELU: bool> Kernel for Apply<'_, E, RELU> {
     fn run<S: Simd>(self) {
         for run in self.stretch.runs() {
             let channel = Constants::of(self.coefficients, run.channel);
-            let averages = (
-                self.averages.g[run.channel],
-                self.averages.g_xhat[run.channel],
-            );
+            let averages = (self.averages.g[run.channel], self.averages.g_xhat[run.channel]);
             let u = &self.u[run.elements.clone()];
             let y = &self.y[run.elements.clone()];
             let dy = &self.dy[run.elements.clone()];

@@ -1,11 +1,13 @@
-//! The passes with maximum pooling behind them, where the channels of an image lie together, row by row.
+//! The passes with maximum pooling behind them, where the channels of an image lie together, row by
+//! row.
 //!
-//! Windows lie side by side, so the image falls into bands, each the rows that one row of windows covers. A task is a
-//! band of some images. It makes the values of a short sweep of lanes (images by channels) at all positions of the
-//! band, and pools them while they are in cache: the activations before pooling never reach memory.
+//! Windows lie side by side, so the image falls into bands, each the rows that one row of windows
+//! covers. A task is a band of some images. It makes the values of a short sweep of lanes (images
+//! by channels) at all positions of the band, and pools them while they are in cache: the
+//! activations before pooling never reach memory.
 //!
-//! Backward, the gradient is zero except at each window's largest value, which is the output y. So its noise can be
-//! read off y, `y - xhat = sigma * z`, with ReLU or without.
+//! Backward, the gradient is zero except at each window's largest value, which is the output y. So
+//! its noise can be read off y, `y - xhat = sigma * z`, with ReLU or without.
 
 use super::accumulate::{Part, Sums};
 use super::coefficients::{Averages, Coefficients};
@@ -48,8 +50,8 @@ impl Band {
         (TASK / image).clamp(1, pool.batch)
     }
 
-    /// Cuts a tensor's memory into the pieces of each task, one for each of its positions, of which a band has
-    /// `positions`; what is below the last row of windows goes with the last band.
+    /// Cuts a tensor's memory into the pieces of each task, one for each of its positions, of which
+    /// a band has `positions`; what is below the last row of windows goes with the last band.
     fn pieces<'a, T>(
         pool: &PoolShape,
         positions: usize,
@@ -111,8 +113,8 @@ impl Band {
         (position * self.pool.batch + self.first_image) * self.pool.channels
     }
 
-    /// The taps of the first window, with their positions counted from the band's first. Those of other windows are whole
-    /// windows' widths further on.
+    /// The taps of the first window, with their positions counted from the band's first. Those of
+    /// other windows are whole windows' widths further on.
     #[inline(always)]
     fn taps(&self) -> Vec<(u8, usize)> {
         let ([height, width], across) = (self.pool.window, self.pool.input[1]);
@@ -185,7 +187,8 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// The normals of `rows` pairs (image, channel) at all positions of a band, `scratch.len() / positions` apart.
+/// The normals of `rows` pairs (image, channel) at all positions of a band, `scratch.len() /
+/// positions` apart.
 #[inline(always)]
 fn fill<S: Simd>(
     band: &Band,
@@ -245,10 +248,7 @@ impl<const RELU: bool> Kernel for Reduce<'_, RELU> {
                 let tap = &self.0.tap[place.clone()];
                 let first = window * band.pool.window[1];
                 let rows = taps.iter().map(|&(number, position)| {
-                    (
-                        number,
-                        &self.0.u[band.input(first + position) + at..][..length],
-                    )
+                    (number, &self.0.u[band.input(first + position) + at..][..length])
                 });
                 chosen(rows, tap, &mut largest[..length]);
                 add_sums::<f32, S, RELU, true>(
@@ -264,15 +264,8 @@ impl<const RELU: bool> Kernel for Reduce<'_, RELU> {
                 );
             }
         }
-        let sums = |c: usize| Sums {
-            g: g.total(c),
-            g_xhat: g_xhat.total(c),
-            g_z: g_z.total(c),
-        };
-        Part {
-            first_channel: 0,
-            channels: (0..channels).map(sums).collect(),
-        }
+        let sums = |c: usize| Sums { g: g.total(c), g_xhat: g_xhat.total(c), g_z: g_z.total(c) };
+        Part { first_channel: 0, channels: (0..channels).map(sums).collect() }
     }
 }
 
@@ -288,14 +281,7 @@ impl<const RELU: bool> Kernel for Apply<'_, RELU> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self) {
-        let Pooled {
-            band,
-            coefficients,
-            u,
-            y,
-            tap,
-            dy,
-        } = self.pooled;
+        let Pooled { band, coefficients, u, y, tap, dy } = self.pooled;
         let sweep = coefficients.mean.len();
         let mut g = vec![0.0; sweep];
         for (position, du) in self.du.iter_mut().enumerate() {

@@ -1,7 +1,8 @@
 //! How the passes with noise walk through a tensor whose slowest dimension is the position.
 //!
-//! Four consecutive positions of one image and channel share a Philox block, so a few positions are walked abreast:
-//! the block's four normals then serve four rows that are far apart in memory, and none is thrown away.
+//! Four consecutive positions of one image and channel share a Philox block, so a few positions are
+//! walked abreast: the block's four normals then serve four rows that are far apart in memory, and
+//! none is thrown away.
 
 use super::super::Shape;
 use super::hwnc::{SWEEP, TASK, repeats};
@@ -69,8 +70,7 @@ impl Rectangle {
     /// Where the elements of one of its positions begin in the tensor.
     #[inline(always)]
     pub(super) fn start(self, position: usize) -> usize {
-        self.shape
-            .offset(self.first_image, 0, self.first_position + position)
+        self.shape.offset(self.first_image, 0, self.first_position + position)
     }
 
     /// The sweeps of the rectangle, and the noise of each.
@@ -118,7 +118,8 @@ pub(super) struct Sweep {
     /// The first position, within the rectangle, and how many.
     pub(super) position: usize,
     pub(super) positions: usize,
-    /// The first element of the stretch, within the rectangle's elements of a position, and how many.
+    /// The first element of the stretch, within the rectangle's elements of a position, and how
+    /// many.
     pub(super) at: usize,
     pub(super) length: usize,
     /// Where the stretch begins in the repeated constants.
@@ -126,18 +127,14 @@ pub(super) struct Sweep {
 }
 
 impl<R: Real> Sweeps<'_, R> {
-    /// The next sweep; its normals are then in `normals`, `pitch` apart for each position. Without noise they are zero.
+    /// The next sweep; its normals are then in `normals`, `pitch` apart for each position. Without
+    /// noise they are zero.
     ///
-    /// `coming` is told of the sweep before its normals are made, which takes longer than to fetch its operands.
+    /// `coming` is told of the sweep before its normals are made, which takes longer than to fetch
+    /// its operands.
     #[inline(always)]
     pub(super) fn next<S: Simd>(&mut self, coming: impl FnOnce(&Sweep)) -> Option<Sweep> {
-        let Rectangle {
-            shape,
-            first_position,
-            positions,
-            first_image,
-            images,
-        } = self.rectangle;
+        let Rectangle { shape, first_position, positions, first_image, images } = self.rectangle;
         if self.at == images * shape.channels {
             self.at = 0;
             self.position += self.together;
@@ -150,9 +147,7 @@ impl<R: Real> Sweeps<'_, R> {
             position: self.position,
             positions: self.together.min(positions - self.position),
             at: self.at,
-            length: (images * shape.channels - self.at)
-                .min(self.period - column)
-                .min(self.longest),
+            length: (images * shape.channels - self.at).min(self.period - column).min(self.longest),
             column,
         };
         if let Some(noise) = self.noise {

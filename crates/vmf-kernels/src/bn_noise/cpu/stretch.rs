@@ -1,7 +1,7 @@
 //! How the passes walk through a tensor whose channels are planes.
 //!
-//! Logical order is memory order here, so noise is made in tiles that take no notice of where planes end, and each
-//! tile is consumed in runs that do.
+//! Logical order is memory order here, so noise is made in tiles that take no notice of where
+//! planes end, and each tile is consumed in runs that do.
 
 use super::super::Shape;
 use super::accumulate::{Accumulator, Part};
@@ -12,7 +12,8 @@ use std::ops::Range;
 
 /// Elements of a task: enough to pay for starting one, and small enough for the second-level cache.
 const TASK: usize = 1 << 16;
-/// Elements whose noise is made together; also the longest stretch that is summed in the working precision.
+/// Elements whose noise is made together; also the longest stretch that is summed in the working
+/// precision.
 const TILE: usize = 1 << 10;
 
 /// How many planes make a task: whole images, or an equal part of the channels of one image.
@@ -22,10 +23,7 @@ pub(super) fn planes_per_task(shape: Shape) -> usize {
     if planes >= channels {
         planes / channels * channels
     } else {
-        (1..=planes)
-            .rev()
-            .find(|part| channels.is_multiple_of(*part))
-            .unwrap_or(1)
+        (1..=planes).rev().find(|part| channels.is_multiple_of(*part)).unwrap_or(1)
     }
 }
 
@@ -41,11 +39,7 @@ impl Stretch {
     pub(super) fn task(shape: Shape, task: usize) -> Self {
         let planes = planes_per_task(shape);
         let first_plane = task * planes;
-        Self {
-            shape,
-            first_plane,
-            planes: planes.min(shape.batch * shape.channels - first_plane),
-        }
+        Self { shape, first_plane, planes: planes.min(shape.batch * shape.channels - first_plane) }
     }
 
     pub(super) fn first_channel(self) -> usize {
@@ -129,10 +123,7 @@ pub(super) struct Tile<'a, R> {
 impl<'a, R: Real> Tile<'a, R> {
     #[inline(always)]
     pub(super) fn new(noise: Option<&'a Noise>) -> Self {
-        Self {
-            noise,
-            normals: vec![R::ZERO; TILE],
-        }
+        Self { noise, normals: vec![R::ZERO; TILE] }
     }
 
     #[inline(always)]

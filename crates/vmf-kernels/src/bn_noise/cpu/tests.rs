@@ -1,4 +1,5 @@
-//! Every pass, layout, type and instruction set against the equations written down one element at a time.
+//! Every pass, layout, type and instruction set against the equations written down one element at a
+//! time.
 
 use super::*;
 use crate::bn_noise::Layout::{Hwnc, Nchw};
@@ -41,13 +42,11 @@ impl Problem<'_> {
         Statistics { mean, var }
     }
 
-    /// `y` decides the ReLU mask where it is given: at a rounding of zero two implementations may differ.
+    /// `y` decides the ReLU mask where it is given: at a rounding of zero two implementations may
+    /// differ.
     fn solve(&self, y_for_mask: Option<&[f64]>) -> Reference {
         let Config { shape, eps, relu } = self.config;
-        let statistics = self
-            .given
-            .cloned()
-            .unwrap_or_else(|| self.batch_statistics());
+        let statistics = self.given.cloned().unwrap_or_else(|| self.batch_statistics());
         let rstd = statistics.rstd(eps);
         let groups = self.noise.map_or(0, |term| term.sigma.len());
         let group = |i: usize| self.channel(i) / (shape.channels / groups);
@@ -67,11 +66,7 @@ impl Problem<'_> {
             .collect();
         let mask = y_for_mask.unwrap_or(&y);
         let g = |i: usize| {
-            if relu && mask[i] <= 0.0 {
-                0.0
-            } else {
-                self.dy[i]
-            }
+            if relu && mask[i] <= 0.0 { 0.0 } else { self.dy[i] }
         };
 
         let m = shape.elements_per_channel() as f64;
@@ -93,22 +88,13 @@ impl Problem<'_> {
                 rstd[c] * (g(i) - mean_g[c] - xhat(i) * mean_g_xhat[c])
             })
             .collect();
-        Reference {
-            y,
-            du,
-            dsigma,
-            statistics,
-        }
+        Reference { y, du, dsigma, statistics }
     }
 }
 
 /// Uniform numbers of roughly unit size: anything without structure will do.
 fn values(stream: u32, count: usize) -> Vec<f64> {
-    let noise = Noise::new(NoiseKey {
-        seed: 99,
-        stream,
-        ..NoiseKey::default()
-    });
+    let noise = Noise::new(NoiseKey { seed: 99, stream, ..NoiseKey::default() });
     let mut values = vec![0.0; count];
     fill_normals(&noise, 0, &mut values).unwrap();
     values
@@ -123,9 +109,7 @@ fn store<E: Element>(shape: Shape, logical: &[f64]) -> Vec<E> {
 }
 
 fn load<E: Element>(shape: Shape, stored: &[E]) -> Vec<f64> {
-    (0..stored.len())
-        .map(|i| stored[offset(shape, i)].to_real().to_f64())
-        .collect()
+    (0..stored.len()).map(|i| stored[offset(shape, i)].to_real().to_f64()).collect()
 }
 
 fn offset(shape: Shape, logical: usize) -> usize {
@@ -157,30 +141,19 @@ fn check_with<E: Element>(
 ) {
     let shape = config.shape;
     let count = shape.elements();
-    let what = format!(
-        "{isa:?} {} {config:?} {noise:?}",
-        std::any::type_name::<E>()
-    );
+    let what = format!("{isa:?} {} {config:?} {noise:?}", std::any::type_name::<E>());
     let stored_u: Vec<E> = store(shape, &values(1, count));
     let stored_dy: Vec<E> = store(shape, &values(2, count));
     // What was stored is the problem: rounding the inputs is not the kernel's error.
     let (u, dy) = (load(shape, &stored_u), load(shape, &stored_dy));
     let groups = noise.map_or(0, |(_, groups)| groups);
-    let sigma: Vec<E::Real> = values(3, groups)
-        .iter()
-        .map(|s| E::Real::from_f64(scale * s.abs().max(0.1)))
-        .collect();
+    let sigma: Vec<E::Real> =
+        values(3, groups).iter().map(|s| E::Real::from_f64(scale * s.abs().max(0.1))).collect();
     let sigma_f64: Vec<f64> = sigma.iter().map(|s| s.to_f64()).collect();
-    let term = noise.map(|(noise, _)| NoiseTerm {
-        noise,
-        sigma: &sigma[..],
-    });
+    let term = noise.map(|(noise, _)| NoiseTerm { noise, sigma: &sigma[..] });
     let problem = Problem {
         config,
-        noise: noise.map(|(noise, _)| NoiseTerm {
-            noise,
-            sigma: &sigma_f64[..],
-        }),
+        noise: noise.map(|(noise, _)| NoiseTerm { noise, sigma: &sigma_f64[..] }),
         given: None,
         u: &u,
         dy: &dy,
@@ -202,40 +175,23 @@ fn check_with<E: Element>(
         let expected = problem.solve(Some(&got_y));
         assert_close(&format!("y {what}"), &got_y, &expected.y, tolerance);
 
-        let saved = Saved {
-            u: &stored_u[..],
-            y: &y[..],
-            statistics: &statistics,
-        };
-        let backward = if given.is_some() {
-            backward_eval
-        } else {
-            backward
-        };
+        let saved = Saved { u: &stored_u[..], y: &y[..], statistics: &statistics };
+        let backward = if given.is_some() { backward_eval } else { backward };
         let dsigma = backward(isa, &config, term, saved, &stored_dy, &mut du);
         let du = load(shape, &du);
         assert_close(&format!("du {what}"), &du, &expected.du, tolerance);
         let dsigma: Vec<f64> = dsigma.iter().map(|d| d.to_f64()).collect();
         // A sum of `count` terms; its own rounding is relative to its root mean square.
         let tolerance = tolerance.min(1e-5) * (count as f64).sqrt();
-        assert_close(
-            &format!("dsigma {what}"),
-            &dsigma,
-            &expected.dsigma,
-            tolerance,
-        );
+        assert_close(&format!("dsigma {what}"), &dsigma, &expected.dsigma, tolerance);
     }
 }
 
-const KEY: NoiseKey = NoiseKey {
-    seed: 0x1234_5678_9abc_def0,
-    stream: 5,
-    step: 17,
-    sample: u32::MAX,
-};
+const KEY: NoiseKey =
+    NoiseKey { seed: 0x1234_5678_9abc_def0, stream: 5, step: 17, sample: u32::MAX };
 
-/// (N, C, S): odd sizes, single images, positions and channels, C not a multiple of any vector, rows longer than a
-/// sweep, planes longer than a tile, tensors longer than a task.
+/// (N, C, S): odd sizes, single images, positions and channels, C not a multiple of any vector,
+/// rows longer than a sweep, planes longer than a tile, tensors longer than a task.
 const SHAPES: [(usize, usize, usize); 16] = [
     (1, 1, 1),
     (1, 5, 1),
@@ -296,10 +252,7 @@ fn half_precision_follows_the_equations() {
 fn groups_of_channels_have_their_own_scale() {
     for isa in Isa::available() {
         for layout in [Nchw, Hwnc] {
-            let shape = Shape {
-                layout,
-                ..Shape::nchw(3, 12, 10)
-            };
+            let shape = Shape { layout, ..Shape::nchw(3, 12, 10) };
             for groups in [1, 2, 3, 4, 6, 12] {
                 let config = Config::new(shape).relu(true);
                 check::<f32>(isa, config, Some((Noise::new(KEY), groups)), 1e-5);
@@ -308,7 +261,8 @@ fn groups_of_channels_have_their_own_scale() {
     }
 }
 
-/// With ReLU the backward pass reads large noise off y and makes small noise again; a negative scale is as good.
+/// With ReLU the backward pass reads large noise off y and makes small noise again; a negative
+/// scale is as good.
 #[test]
 fn noise_of_any_size_is_found_again() {
     for isa in Isa::available() {
@@ -325,7 +279,8 @@ fn noise_of_any_size_is_found_again() {
 
 #[test]
 fn samples_may_end_anywhere() {
-    // 4 * 6 * 20 = 480 elements: samples of whole images, of part of an image, of part of a row, of single elements.
+    // 4 * 6 * 20 = 480 elements: samples of whole images, of part of an image, of part of a row, of
+    // single elements.
     for isa in Isa::available() {
         for shape in [Shape::nchw(4, 6, 20), Shape::hwnc(4, 6, 20)] {
             for per_sample in [480, 240, 120, 60, 40, 30, 8, 3, 1] {
@@ -350,26 +305,14 @@ fn a_channel_far_from_zero_is_normalized_right() {
             let u: Vec<f32> = store(shape, &logical);
             let rounded = load(shape, &u);
             let config = Config::new(shape).eps(1e-12);
-            let problem = Problem {
-                config,
-                noise: None,
-                given: None,
-                u: &rounded,
-                dy: &logical,
-            };
+            let problem = Problem { config, noise: None, given: None, u: &rounded, dy: &logical };
             let expected = problem.solve(None);
             let statistics = statistics(isa, shape, &u);
             for c in 0..3 {
                 let mean = (statistics.mean[c] - expected.statistics.mean[c]).abs();
                 let var = statistics.var[c] / expected.statistics.var[c] - 1.0;
-                assert!(
-                    mean < 1e-8,
-                    "{shape:?} mean of channel {c} is off by {mean}"
-                );
-                assert!(
-                    var.abs() < 1e-5,
-                    "{shape:?} var of channel {c} is off by {var}"
-                );
+                assert!(mean < 1e-8, "{shape:?} mean of channel {c} is off by {mean}");
+                assert!(var.abs() < 1e-5, "{shape:?} var of channel {c} is off by {var}");
             }
             let mut y = vec![0f32; u.len()];
             forward(isa, &config, None, &statistics, &u, &mut y);

@@ -1,8 +1,9 @@
 //! Which CUDA kernels a pass launches, with which grid and which arguments.
 //!
-//! A pass is a short list of [`Launch`]es, and computing the list needs no device: device pointers are plain numbers.
-//! The launcher (feature `cuda`) hands the list to the driver; the tests hand the same list to machines that execute
-//! the kernels on the CPU, so what is tested there is what a GPU is given.
+//! A pass is a short list of [`Launch`]es, and computing the list needs no device: device pointers
+//! are plain numbers. The launcher (feature `cuda`) hands the list to the driver; the tests hand
+//! the same list to machines that execute the kernels on the CPU, so what is tested there is what a
+//! GPU is given.
 
 mod arguments;
 mod plan;
@@ -13,10 +14,12 @@ pub use plan::{Plan, Pointers};
 /// Threads of a block, `BLOCK` in reduction.cuh.
 pub const BLOCK: u32 = 256;
 
-/// Floats per channel in a buffer of statistics: mean, biased variance, rstd, and what rounding took from the mean.
+/// Floats per channel in a buffer of statistics: mean, biased variance, rstd, and what rounding
+/// took from the mean.
 pub const STATISTICS: usize = 4;
 
-/// Floats per channel in a buffer of gradient sums: the means of g and of g * xhat, and the sum of g * eps.
+/// Floats per channel in a buffer of gradient sums: the means of g and of g * xhat, and the sum of
+/// g * eps.
 pub const SUMS: usize = 3;
 
 /// How elements are kept in device memory. Arithmetic is always in `f32`.
@@ -60,21 +63,11 @@ impl Storage {
 /// The kernels that [`source`] has for a storage.
 pub fn kernels(storage: Storage) -> Vec<String> {
     let of_a_width = |width: u32| {
-        [
-            "statistics",
-            "merge_statistics",
-            "forward",
-            "gradient_sums",
-            "backward",
-        ]
-        .map(|kernel| kernel_name(kernel, storage, width))
+        ["statistics", "merge_statistics", "forward", "gradient_sums", "backward"]
+            .map(|kernel| kernel_name(kernel, storage, width))
     };
     let of_any_storage = ["given_statistics", "merge_gradient_sums", "group_gradients"];
-    [1, 4]
-        .into_iter()
-        .flat_map(of_a_width)
-        .chain(of_any_storage.map(String::from))
-        .collect()
+    [1, 4].into_iter().flat_map(of_a_width).chain(of_any_storage.map(String::from)).collect()
 }
 
 fn kernel_name(kernel: &str, storage: Storage, width: u32) -> String {

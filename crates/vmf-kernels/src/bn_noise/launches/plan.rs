@@ -5,10 +5,12 @@ use crate::Error;
 use crate::bn_noise::{Config, Layout};
 use crate::noise::{MAX_ELEMENTS, Noise};
 
-/// The kernels count channels, images and positions in 32 bits, and keep up to four numbers for each channel.
+/// The kernels count channels, images and positions in 32 bits, and keep up to four numbers for
+/// each channel.
 const MAX_DIMENSION: u32 = 1 << 29;
 
-/// Blocks that the grid aims at for each multiprocessor: 2048 threads, as many as any keeps resident.
+/// Blocks that the grid aims at for each multiprocessor: 2048 threads, as many as any keeps
+/// resident.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// Units below which a thread of a reduction has too little to do to be worth its block's merge.
@@ -56,9 +58,10 @@ pub struct Plan {
 impl Plan {
     /// Plans the passes over a tensor of `config`'s shape on a device with so many multiprocessors.
     ///
-    /// `noise` is the noise and the number of scales. `aligned` says whether every tensor starts at a multiple of
-    /// four elements; without it, or where a channel's space is not a multiple of 4, threads load single elements
-    /// and each regenerates the Philox block that it shares with its three neighbours.
+    /// `noise` is the noise and the number of scales. `aligned` says whether every tensor starts at
+    /// a multiple of four elements; without it, or where a channel's space is not a multiple of
+    /// 4, threads load single elements and each regenerates the Philox block that it shares
+    /// with its three neighbours.
     pub fn new(
         config: &Config,
         noise: Option<(&Noise, usize)>,
@@ -83,29 +86,24 @@ impl Plan {
             noise.check(shape.elements())?;
         }
         let dimension = |name, value: usize| {
-            u32::try_from(value)
-                .ok()
-                .filter(|&value| value < MAX_DIMENSION)
-                .ok_or_else(|| Error::Value {
+            u32::try_from(value).ok().filter(|&value| value < MAX_DIMENSION).ok_or_else(|| {
+                Error::Value {
                     name,
                     value: value.to_string(),
                     requirement: "less than 2^29 on CUDA",
-                })
+                }
+            })
         };
         let channels = dimension("channels", shape.channels)?;
         let groups = noise.map_or(1, |(_, groups)| groups);
         let channels_per_group = match shape.channels.checked_rem(groups) {
             Some(0) => channels / groups as u32,
             _ => {
-                return Err(Error::Groups {
-                    groups,
-                    channels: shape.channels,
-                });
+                return Err(Error::Groups { groups, channels: shape.channels });
             }
         };
-        let noise = noise
-            .map(|(noise, _)| NoiseArguments::new(noise, elements))
-            .unwrap_or_default();
+        let noise =
+            noise.map(|(noise, _)| NoiseArguments::new(noise, elements)).unwrap_or_default();
         let problem = Problem {
             noise,
             batch: dimension("batch", shape.batch)?,
@@ -169,7 +167,8 @@ impl Plan {
         ]
     }
 
-    /// The gradient of [`Self::forward_train`]: reads u, dy, sigma and statistics, writes sums, dsigma and du.
+    /// The gradient of [`Self::forward_train`]: reads u, dy, sigma and statistics, writes sums,
+    /// dsigma and du.
     pub fn backward(&self, at: &Pointers) -> Vec<Launch> {
         let problem = self.with_statistics(true);
         let mut launches = self.gradient_sums(at, &problem);
@@ -209,10 +208,7 @@ impl Plan {
     }
 
     fn with_statistics(&self, of_the_batch: bool) -> Problem {
-        Problem {
-            batch_statistics: of_the_batch.into(),
-            ..self.problem
-        }
+        Problem { batch_statistics: of_the_batch.into(), ..self.problem }
     }
 
     fn name(&self, kernel: &str) -> String {
@@ -260,13 +256,11 @@ impl Plan {
 fn arguments(pointers: &[u64], problem: &Problem, tiling: Option<&Tiling>) -> Vec<Argument> {
     let pointers = pointers.iter().map(|&pointer| Argument::Pointer(pointer));
     let tiling = tiling.map(|&tiling| Argument::Tiling(tiling));
-    pointers
-        .chain([Argument::Problem(*problem)])
-        .chain(tiling)
-        .collect()
+    pointers.chain([Argument::Problem(*problem)]).chain(tiling).collect()
 }
 
-/// Enough channels in a tile for a warp to read consecutive addresses, enough parts to fill the device.
+/// Enough channels in a tile for a warp to read consecutive addresses, enough parts to fill the
+/// device.
 fn tiling(problem: &Problem, width: u32, multiprocessors: u32) -> Tiling {
     let columns = problem.space / width;
     let channels_per_tile = (32 / columns).clamp(1, problem.channels);
@@ -277,9 +271,5 @@ fn tiling(problem: &Problem, width: u32, multiprocessors: u32) -> Tiling {
     let filling = u64::from((multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(tiles));
     let divisible = if channels_per_tile == 1 { units } else { batch };
     let part_length = divisible.div_ceil(useful.min(filling).clamp(1, divisible));
-    Tiling {
-        part_length,
-        channels_per_tile,
-        parts: divisible.div_ceil(part_length) as u32,
-    }
+    Tiling { part_length, channels_per_tile, parts: divisible.div_ceil(part_length) as u32 }
 }

@@ -1,7 +1,7 @@
 //! The transforms for an image of 2x2, of which every output is next to a corner.
 //!
-//! Along one axis the padded convolution of a pair is a Toeplitz matrix, and three products are enough for it where the
-//! definition has four:
+//! Along one axis the padded convolution of a pair is a Toeplitz matrix, and three products are
+//! enough for it where the definition has four:
 //!
 //! ```text
 //! y0 = w1 x0 + w2 x1 = w1 (x0 + x1) + (w2 - w1) x1              | 1  0 |        | 1 -1  0 |
@@ -9,8 +9,8 @@
 //!                                                               | 0  1 |        | 0 -1  1 |          | 1  1  0 |
 //! ```
 //!
-//! Along both axes it is 9 products where the taps inside the image would take 16, and nothing is scaled, so hardly a
-//! digit is lost. The functions are those of [`transform`](super::transform).
+//! Along both axes it is 9 products where the taps inside the image would take 16, and nothing is
+//! scaled, so hardly a digit is lost. The functions are those of [`transform`](super::transform).
 
 use super::transform::Constants;
 use crate::vector::Vector;

@@ -1,4 +1,5 @@
-//! The weight gradient through the points: `dw = G^T [ sum over tiles of (A dy A^T) . (B^T x B) ] G`.
+//! The weight gradient through the points: `dw = G^T [ sum over tiles of (A dy A^T) . (B^T x B) ]
+//! G`.
 
 use super::scheme::Scheme;
 use super::tiles::{Forward, Grid, Packing};
@@ -45,9 +46,7 @@ pub(in crate::conv) fn run(
     // The sums are read and written once per chunk: a chunk larger than they are keeps that cheap.
     let points = scheme.points();
     let sums_len = points * inputs * outputs;
-    let chunk_rows = CHUNK_LEN
-        .max(2 * sums_len)
-        .div_ceil(points * (inputs + outputs));
+    let chunk_rows = CHUNK_LEN.max(2 * sums_len).div_ceil(points * (inputs + outputs));
     let chunk_rows = rows.div_ceil(balanced(rows.div_ceil(chunk_rows)));
     let chunks = rows.div_ceil(chunk_rows);
     let a_packing = Packing::panels(scheme, outputs, kernel.panel_rows(), chunk_rows);
@@ -58,43 +57,34 @@ pub(in crate::conv) fn run(
         let start = chunk * chunk_rows;
         let count = chunk_rows.min(rows - start);
         let (to_a, to_b) = (Shared::new(&mut a), Shared::new(&mut b));
-        (0..count.div_ceil(TASK_ROWS))
-            .into_par_iter()
-            .by_task()
-            .for_each(|task| {
-                let first = task * TASK_ROWS;
-                let rows = start + first..start + count.min(first + TASK_ROWS);
-                let gradient = Forward {
-                    grid: grid(outputs),
-                    data: gradient,
-                    gradient: true,
-                    rows: rows.clone(),
-                    packing: a_packing,
-                    to: to_a,
-                    first,
-                };
-                dispatch_vector(isa, gradient);
-                let input = Forward {
-                    grid: grid(inputs),
-                    data: input,
-                    gradient: false,
-                    rows,
-                    packing: b_packing,
-                    to: to_b,
-                    first,
-                };
-                dispatch_vector(isa, input);
-            });
+        (0..count.div_ceil(TASK_ROWS)).into_par_iter().by_task().for_each(|task| {
+            let first = task * TASK_ROWS;
+            let rows = start + first..start + count.min(first + TASK_ROWS);
+            let gradient = Forward {
+                grid: grid(outputs),
+                data: gradient,
+                gradient: true,
+                rows: rows.clone(),
+                packing: a_packing,
+                to: to_a,
+                first,
+            };
+            dispatch_vector(isa, gradient);
+            let input = Forward {
+                grid: grid(inputs),
+                data: input,
+                gradient: false,
+                rows,
+                packing: b_packing,
+                to: to_b,
+                first,
+            };
+            dispatch_vector(isa, input);
+        });
         let places: Vec<_> = (0..points)
             .map(|xi| (vec![(xi * a_packing.point, xi * b_packing.point)], count))
             .collect();
-        add(&Chunk {
-            a: &a,
-            a_rows: chunk_rows,
-            b: &b,
-            b_rows: chunk_rows,
-            points: &places,
-        });
+        add(&Chunk { a: &a, a_rows: chunk_rows, b: &b, b_rows: chunk_rows, points: &places });
     };
     let dw = Shared::new(dw);
     let finish = |block: Block, sums: &[f32]| {

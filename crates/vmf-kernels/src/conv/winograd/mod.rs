@@ -1,13 +1,15 @@
 //! 3x3 convolution (stride 1, padding 1) by Winograd's minimal filtering, F(4x4, 3x3).
 //!
-//! The image is cut into tiles of 4x4 outputs. A tile sees 6x6 inputs, which are transformed to 36 points; so are the
-//! weights; the convolution is then one product of matrices at each point, (tiles x images) x (channels) x (channels),
-//! and a transform back: 36 multiplications where the taps would take 144. See [`transform`] for the matrices. An
-//! image of 2x2 has a [`Scheme`] of its own, with 9 multiplications where the taps inside it take 16 ([`corner`]).
+//! The image is cut into tiles of 4x4 outputs. A tile sees 6x6 inputs, which are transformed to 36
+//! points; so are the weights; the convolution is then one product of matrices at each point,
+//! (tiles x images) x (channels) x (channels), and a transform back: 36 multiplications where the
+//! taps would take 144. See [`transform`] for the matrices. An image of 2x2 has a [`Scheme`] of its
+//! own, with 9 multiplications where the taps inside it take 16 ([`corner`]).
 //!
 //! # Error
-//! The transforms add and scale by up to 8 and 1/24 and so lose some digits: for normal inputs the largest error
-//! stays below `2e-5` of the largest output, against `4e-6` directly and for 2x2 (tested in `conv::tests`).
+//! The transforms add and scale by up to 8 and 1/24 and so lose some digits: for normal inputs the
+//! largest error stays below `2e-5` of the largest output, against `4e-6` directly and for 2x2
+//! (tested in `conv::tests`).
 
 // Small matrices of registers: the indices are those of the formulas.
 #![allow(clippy::needless_range_loop)]
@@ -39,16 +41,17 @@ pub(super) fn pays(shape: &ConvShape) -> bool {
     fills_tiles && shape.in_channels.min(shape.out_channels) >= 16
 }
 
-/// Rows that a task multiplies, at best: enough to read the weights seldom, and few enough to stay in cache.
+/// Rows that a task multiplies, at best: enough to read the weights seldom, and few enough to stay
+/// in cache.
 const TASK_ROWS: usize = 48;
 /// Rows that a task transforms, where it does nothing else.
 const TRANSFORM_ROWS: usize = 16;
 
 /// `result = source * weights`, in the sense of `role`.
 ///
-/// Of the transformed weights and the transformed source, the smaller is computed as a whole, and the tasks make the
-/// other piece by piece in memory of their own: pieces of the source (rows) for large images, pieces of the weights
-/// (panels of channels) for small images with many channels.
+/// Of the transformed weights and the transformed source, the smaller is computed as a whole, and
+/// the tasks make the other piece by piece in memory of their own: pieces of the source (rows) for
+/// large images, pieces of the weights (panels of channels) for small images with many channels.
 pub(super) fn run(
     isa: Isa,
     shape: &ConvShape,
@@ -119,16 +122,13 @@ impl Pass<'_> {
         let weights: &[f32] = &weights;
         let rows = self.from.rows();
         let task_rows = rows_per_task(rows, self.kernel.rows, rayon::current_num_threads());
-        (0..rows.div_ceil(task_rows))
-            .into_par_iter()
-            .by_task()
-            .for_each(|task| {
-                let rows = task * task_rows..rows.min((task + 1) * task_rows);
-                let packing = Packing::plain(self.scheme(), self.panels.depth, rows.len());
-                let mut points = Scratch::take(packing.len());
-                self.transform_source(rows.clone(), packing, Shared::new(&mut points), 0);
-                self.multiply(&points, packing.point, rows, weights, 0);
-            });
+        (0..rows.div_ceil(task_rows)).into_par_iter().by_task().for_each(|task| {
+            let rows = task * task_rows..rows.min((task + 1) * task_rows);
+            let packing = Packing::plain(self.scheme(), self.panels.depth, rows.len());
+            let mut points = Scratch::take(packing.len());
+            self.transform_source(rows.clone(), packing, Shared::new(&mut points), 0);
+            self.multiply(&points, packing.point, rows, weights, 0);
+        });
     }
 
     fn by_panels(&self) {
@@ -136,23 +136,17 @@ impl Pass<'_> {
         let packing = Packing::plain(self.scheme(), self.panels.depth, rows);
         let mut points = Scratch::take(packing.len());
         let shared = Shared::new(&mut points);
-        (0..rows.div_ceil(TRANSFORM_ROWS))
-            .into_par_iter()
-            .by_task()
-            .for_each(|task| {
-                let first = task * TRANSFORM_ROWS;
-                let rows = first..rows.min(first + TRANSFORM_ROWS);
-                self.transform_source(rows, packing, shared, first);
-            });
+        (0..rows.div_ceil(TRANSFORM_ROWS)).into_par_iter().by_task().for_each(|task| {
+            let first = task * TRANSFORM_ROWS;
+            let rows = first..rows.min(first + TRANSFORM_ROWS);
+            self.transform_source(rows, packing, shared, first);
+        });
         let points: &[f32] = &points;
-        (0..self.panels.count())
-            .into_par_iter()
-            .by_task()
-            .for_each(|panel| {
-                let mut weights = Scratch::take(self.panel_len());
-                self.transform_weights(panel, &mut weights);
-                self.multiply(points, packing.point, 0..rows, &weights, panel);
-            });
+        (0..self.panels.count()).into_par_iter().by_task().for_each(|panel| {
+            let mut weights = Scratch::take(self.panel_len());
+            self.transform_weights(panel, &mut weights);
+            self.multiply(points, packing.point, 0..rows, &weights, panel);
+        });
     }
 
     fn transform_source(&self, rows: Range<usize>, packing: Packing, to: Shared, first: usize) {
@@ -183,8 +177,8 @@ impl Pass<'_> {
         dispatch_vector(self.isa, transform);
     }
 
-    /// Multiplies `rows` of transformed source with the weights of some panels, from `first` on, at every point, and
-    /// transforms the products back into the result.
+    /// Multiplies `rows` of transformed source with the weights of some panels, from `first` on, at
+    /// every point, and transforms the products back into the result.
     fn multiply(
         &self,
         points: &[f32],
@@ -215,17 +209,15 @@ impl Pass<'_> {
                     a_step: 1,
                     b: weights[b..][..depth * width].as_ptr(),
                     b_step: width,
-                    next: Next {
-                        b: weights.get(next_b..).map(<[f32]>::as_ptr),
-                        ..Next::default()
-                    },
+                    next: Next { b: weights.get(next_b..).map(<[f32]>::as_ptr), ..Next::default() },
                     c: products[xi * point + panel * width..].as_mut_ptr(),
                     c_row: cols,
                     cols: width,
                     accumulate: false,
                 };
-                // SAFETY: the slices hold all rows of the source and the whole panel at this point; `products` holds
-                // `rows` rows of `cols` at each point, and is our own.
+                // SAFETY: the slices hold all rows of the source and the whole panel at this point;
+                // `products` holds `rows` rows of `cols` at each point, and is our
+                // own.
                 unsafe { self.kernel.run(rows.len(), &product) };
             }
         }
@@ -243,16 +235,13 @@ impl Pass<'_> {
     }
 }
 
-/// How many rows to give a task, in whole tiles, so that the busiest thread has as few tiles as possible.
+/// How many rows to give a task, in whole tiles, so that the busiest thread has as few tiles as
+/// possible.
 fn rows_per_task(rows: usize, tile_rows: usize, threads: usize) -> usize {
     let (tiles, best) = (rows.div_ceil(tile_rows), TASK_ROWS.div_ceil(tile_rows));
     let busiest = |each: usize| {
         let (tasks, rest) = (tiles / each, tiles % each);
-        let last = if tasks.is_multiple_of(threads) {
-            rest
-        } else {
-            each
-        };
+        let last = if tasks.is_multiple_of(threads) { rest } else { each };
         tasks / threads * each + last
     };
     let tiles = (best.div_ceil(2)..=best * 3 / 2)
@@ -327,11 +316,7 @@ mod tests {
     fn tasks_are_shared_out_evenly() {
         // 256 rows in tiles of 6, as VGG16 has them at 8x8 with a batch of 64.
         assert_eq!(rows_per_task(256, 6, 1), TASK_ROWS);
-        assert_eq!(
-            rows_per_task(256, 6, 2),
-            7 * 6,
-            "six tasks of 7 and one of 1: 22 and 21 tiles"
-        );
+        assert_eq!(rows_per_task(256, 6, 2), 7 * 6, "six tasks of 7 and one of 1: 22 and 21 tiles");
         for tile_rows in [6, 12] {
             for tiles in 1..200 {
                 for threads in 1..9 {

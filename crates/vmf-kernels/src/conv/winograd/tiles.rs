@@ -1,4 +1,5 @@
-//! Activations to and from the points: where tiles lie in the image, and the loops over their channels.
+//! Activations to and from the points: where tiles lie in the image, and the loops over their
+//! channels.
 
 use super::scheme::Scheme;
 use super::transform::Constants;
@@ -19,7 +20,8 @@ pub(super) struct Grid {
     pub(super) channels: usize,
 }
 
-/// A run of images of one tile: `images` of the tile at `(row, col)`, the first of them being row `first` of a chunk.
+/// A run of images of one tile: `images` of the tile at `(row, col)`, the first of them being row
+/// `first` of a chunk.
 struct Run {
     row: usize,
     col: usize,
@@ -87,8 +89,8 @@ impl Grid {
         self.height * self.width * self.batch * self.channels
     }
 
-    /// Where a tile's `SIDE x SIDE` elements are in `data`, for the run's first image and the first channel; null
-    /// outside the image. The tile begins `margin` above and left of its outputs.
+    /// Where a tile's `SIDE x SIDE` elements are in `data`, for the run's first image and the first
+    /// channel; null outside the image. The tile begins `margin` above and left of its outputs.
     #[inline(always)]
     fn places<const SIDE: usize, P: Pointer>(
         &self,
@@ -115,17 +117,19 @@ impl Grid {
 
 /// From one point to the next, for points of `len` elements.
 ///
-/// The extra cache line keeps the points of an element out of the same set of the cache, in which they would
-/// drive each other out: the sizes of layers are multiples of large powers of two.
+/// The extra cache line keeps the points of an element out of the same set of the cache, in which
+/// they would drive each other out: the sizes of layers are multiples of large powers of two.
 pub(super) fn point_stride(len: usize) -> usize {
     len.next_multiple_of(LINE) + LINE
 }
 
-/// Elements of a cache line. Tiles are transformed a line at a time, because the positions of an image, too, are
-/// large powers of two apart, and a line that is left half used may be gone when the other half is wanted.
+/// Elements of a cache line. Tiles are transformed a line at a time, because the positions of an
+/// image, too, are large powers of two apart, and a line that is left half used may be gone when
+/// the other half is wanted.
 const LINE: usize = 16;
 
-/// How far ahead of the transform lines are asked for: the 36 streams of a tile are more than the processor follows.
+/// How far ahead of the transform lines are asked for: the 36 streams of a tile are more than the
+/// processor follows.
 const AHEAD: usize = 8 * LINE;
 
 /// Where transformed rows go: `[point][panel][row][width]`, a panel being `width` channels.
@@ -208,9 +212,7 @@ impl Forward<'_> {
         assert!(self.first + self.rows.len() <= p.rows && p.points == POINTS * POINTS);
         let to = self.to.at(0, p.len());
         for run in self.grid.runs(self.rows.clone()) {
-            let from = self
-                .grid
-                .places::<SIDE, _>(&run, margin, self.data.as_ptr());
+            let from = self.grid.places::<SIDE, _>(&run, margin, self.data.as_ptr());
             for image in 0..run.images.len() {
                 let row = (self.first + run.first + image) * p.width;
                 for panel in (0..channels).step_by(p.width) {
@@ -218,9 +220,11 @@ impl Forward<'_> {
                     for channel in (0..width).step_by(LINE) {
                         let offset = image * channels + panel + channel;
                         let count = width - channel;
-                        // SAFETY: a place is that of the run's first image, and `offset` stays within the run's images,
-                        // so the reads are inside `data`; row and channel are inside the panel, so the writes are
-                        // inside the packing, in rows of our own. Both are cut at the panel's last channel.
+                        // SAFETY: a place is that of the run's first image, and `offset` stays
+                        // within the run's images, so the reads are inside
+                        // `data`; row and channel are inside the panel, so the writes are
+                        // inside the packing, in rows of our own. Both are cut at the panel's last
+                        // channel.
                         unsafe {
                             let to = to.add(panel * p.rows + row + channel);
                             if count >= LINE {
@@ -240,11 +244,12 @@ impl Forward<'_> {
     }
 }
 
-/// Transforms `count <= LINE` channels of a tile: `from[i][j] + offset` to `to + (POINTS i + j) point`.
+/// Transforms `count <= LINE` channels of a tile: `from[i][j] + offset` to `to + (POINTS i + j)
+/// point`.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`; every place that is not null and every point can be read, and written,
-/// for `count` elements.
+/// The processor has the instruction set of `V`; every place that is not null and every point can
+/// be read, and written, for `count` elements.
 #[inline(always)]
 unsafe fn to_points<V: Vector, const SIDE: usize, const POINTS: usize>(
     from: &[[*const f32; SIDE]; SIDE],
@@ -353,8 +358,9 @@ impl Backward<'_> {
                 for channel in (0..cols).step_by(LINE) {
                     let offset = image * grid.channels + self.channels.start + channel;
                     let count = cols - channel;
-                    // SAFETY: the reads are inside `products` by the assertion above; the writes are to elements of the
-                    // run's images that exist, in channels of our own. Both are cut at the last channel.
+                    // SAFETY: the reads are inside `products` by the assertion above; the writes
+                    // are to elements of the run's images that exist, in
+                    // channels of our own. Both are cut at the last channel.
                     unsafe {
                         let from = row.add(channel);
                         if count >= LINE {
@@ -373,7 +379,8 @@ impl Backward<'_> {
     }
 }
 
-/// Transforms `count <= LINE` channels of a tile back: `from + (POINTS i + j) point` to `to[i][j] + offset`.
+/// Transforms `count <= LINE` channels of a tile back: `from + (POINTS i + j) point` to `to[i][j] +
+/// offset`.
 ///
 /// # Safety
 /// As [`to_points`], the other way round.

@@ -1,5 +1,5 @@
-//! The transforms of Winograd's F(4x4, 3x3), from Lavin and Gray, *Fast Algorithms for Convolutional Neural
-//! Networks* (2016), with the interpolation points 0, ±1, ±2 and infinity.
+//! The transforms of Winograd's F(4x4, 3x3), from Lavin and Gray, *Fast Algorithms for
+//! Convolutional Neural Networks* (2016), with the interpolation points 0, ±1, ±2 and infinity.
 //!
 //! ```text
 //!       | 4  0 -5  0  1  0 |          |  1/4    0     0  |
@@ -10,9 +10,10 @@
 //!       | 0  4  0 -5  0  1 |          |   0     0     1  |
 //! ```
 //!
-//! A tile of output is `A^T [ (G w G^T) . (B^T x B) ] A`, where `.` multiplies the 36 points and sums over channels.
-//! Its gradient by the weights is `G^T [ (A dy A^T) . (B^T x B) ] G`. Each function below is one matrix applied to a
-//! vector of registers; [`square`] applies it to both sides of a tile.
+//! A tile of output is `A^T [ (G w G^T) . (B^T x B) ] A`, where `.` multiplies the 36 points and
+//! sums over channels. Its gradient by the weights is `G^T [ (A dy A^T) . (B^T x B) ] G`. Each
+//! function below is one matrix applied to a vector of registers; [`square`] applies it to both
+//! sides of a tile.
 
 use crate::vector::Vector;
 
@@ -53,14 +54,7 @@ pub(super) fn output_gradient<V: Vector>(g: [V; 4], c: Constants<V>) -> [V; 6] {
     let (even, odd) = (g[0].add(g[2]), g[1].add(g[3]));
     let even2 = c.four.mul_add(g[2], g[0]);
     let odd2 = c.eight.mul_add(g[3], g[1].add(g[1]));
-    [
-        g[0],
-        even.add(odd),
-        even.sub(odd),
-        even2.add(odd2),
-        even2.sub(odd2),
-        g[3],
-    ]
+    [g[0], even.add(odd), even.sub(odd), even2.add(odd2), even2.sub(odd2), g[3]]
 }
 
 /// `G w`: three weights to six points.
@@ -85,13 +79,10 @@ pub(super) fn weights<V: Vector>(w: [V; 3], c: Constants<V>) -> [V; 6] {
 pub(super) fn weight_gradient<V: Vector>(u: [V; 6], c: Constants<V>) -> [V; 3] {
     let (sum1, difference1) = (u[1].add(u[2]), u[2].sub(u[1]));
     let (sum2, difference2) = (u[3].add(u[4]), u[3].sub(u[4]));
-    let first = c
-        .twenty_fourth
-        .mul_add(sum2, c.quarter.mul_add(u[0], c.zero));
+    let first = c.twenty_fourth.mul_add(sum2, c.quarter.mul_add(u[0], c.zero));
     [
         first.sub(c.sixth.mul_add(sum1, c.zero)),
-        c.twelfth
-            .mul_add(difference2, c.sixth.mul_add(difference1, c.zero)),
+        c.twelfth.mul_add(difference2, c.sixth.mul_add(difference1, c.zero)),
         c.sixth.mul_add(sum2.sub(sum1), u[5]),
     ]
 }

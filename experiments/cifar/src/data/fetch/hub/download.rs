@@ -1,7 +1,8 @@
 //! Downloading from the hub, with a bar and with an end to waiting.
 //!
-//! hf-hub waits for as long as the system does, which is minutes where a firewall swallows everything. So it works on a
-//! thread of its own, and whoever waits for it gives up when nothing has come for a while.
+//! hf-hub waits for as long as the system does, which is minutes where a firewall swallows
+//! everything. So it works on a thread of its own, and whoever waits for it gives up when nothing
+//! has come for a while.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 
 use crate::data::error::{Error, Result};
 
-/// Seconds without a byte after which the hub is given up, unless `HF_HUB_DOWNLOAD_TIMEOUT` says otherwise.
+/// Seconds without a byte after which the hub is given up, unless `HF_HUB_DOWNLOAD_TIMEOUT` says
+/// otherwise.
 const PATIENCE: f64 = 20.0;
 
 /// Downloads one file of a data set into a folder, and returns where it lies there.
@@ -52,8 +54,8 @@ pub(super) fn download(repository: &str, file: &'static str, folder: &Path) -> R
     }
 }
 
-/// The hub as the user's environment describes it, but with a folder of our own: what breaks off there is removed, and
-/// nothing is kept twice.
+/// The hub as the user's environment describes it, but with a folder of our own: what breaks off
+/// there is removed, and nothing is kept twice.
 fn api(folder: &Path) -> std::result::Result<Api, ApiError> {
     let builder = match super::cache() {
         Some(_) => ApiBuilder::from_env(),
@@ -112,10 +114,7 @@ impl Bar {
     fn new(file: &str, bytes: usize) -> Self {
         let name = file.rsplit('/').next().unwrap_or(file);
         let total = bytes.div_ceil(Self::UNIT) as u64;
-        Self {
-            bar: lab::Progress::new(format!("{name}, MB"), total),
-            bytes: 0,
-        }
+        Self { bar: lab::Progress::new(format!("{name}, MB"), total), bytes: 0 }
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -128,7 +127,8 @@ impl Bar {
     }
 }
 
-/// Tells a disk that takes no more, with which no other source would help, from a hub that cannot be reached.
+/// Tells a disk that takes no more, with which no other source would help, from a hub that cannot
+/// be reached.
 fn explain(file: &str, folder: &Path, error: ApiError) -> Error {
     match error {
         ApiError::IoError(source) if is_of_the_disk(source.kind()) => {

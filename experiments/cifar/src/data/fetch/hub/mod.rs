@@ -1,7 +1,9 @@
-//! CIFAR-10 from the Hugging Face hub: the data set `uoft-cs/cifar10`, two Parquet files of pictures with labels.
+//! CIFAR-10 from the Hugging Face hub: the data set `uoft-cs/cifar10`, two Parquet files of
+//! pictures with labels.
 //!
-//! The pictures are PNGs, which lose nothing, and the hub's rows are the images of the official files, one file after
-//! another in an order of its own: so the official files can be put together again exactly.
+//! The pictures are PNGs, which lose nothing, and the hub's rows are the images of the official
+//! files, one file after another in an order of its own: so the official files can be put together
+//! again exactly.
 
 mod download;
 pub mod rows;
@@ -26,7 +28,8 @@ const FILES: [(&str, usize); 2] = [
 /// The files with the number of their rows.
 type Files = Vec<(PathBuf, usize)>;
 
-/// The copy that the hub's own programs keep on this machine, in `~/.cache/huggingface` or where `HF_HOME` says.
+/// The copy that the hub's own programs keep on this machine, in `~/.cache/huggingface` or where
+/// `HF_HOME` says.
 pub(super) fn cached() -> Option<Files> {
     let repository = cache()?.repo(Repo::dataset(REPOSITORY.into()));
     let path = |(file, rows)| Some((repository.get(file)?, rows));
@@ -66,14 +69,13 @@ fn blocks(files: Files) -> Result<Vec<Block>> {
     for (path, rows) in files {
         check_against_name(&path)?;
         let records = rows::records(&path, rows)?;
-        blocks.extend(records.chunks(BLOCK).map(|bytes| Block {
-            bytes: bytes.to_vec(),
-        }));
+        blocks.extend(records.chunks(BLOCK).map(|bytes| Block { bytes: bytes.to_vec() }));
     }
     Ok(blocks)
 }
 
-/// The hub keeps a large file under its SHA-256, and so does hf-hub: a file that broke on its way here does not fit its name.
+/// The hub keeps a large file under its SHA-256, and so does hf-hub: a file that broke on its way
+/// here does not fit its name.
 fn check_against_name(path: &Path) -> Result<()> {
     let stored = fs::canonicalize(path).map_err(Error::io("read", path))?;
     let name = stored.file_name().unwrap_or_default().to_string_lossy();

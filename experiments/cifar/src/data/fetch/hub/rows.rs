@@ -1,7 +1,7 @@
 //! The rows of the hub's Parquet files as records of the official binary files.
 //!
-//! A row has `img`, a structure of `bytes` (a PNG of 32 x 32 RGB pixels) and `path` (which says nothing), and `label`, a
-//! 64-bit number from 0 to 9.
+//! A row has `img`, a structure of `bytes` (a PNG of 32 x 32 RGB pixels) and `path` (which says
+//! nothing), and `label`, a 64-bit number from 0 to 9.
 
 use std::fs::File;
 use std::io::Cursor;
@@ -96,9 +96,7 @@ fn values<T: DataType>(
 
 /// The red, green and blue plane of a PNG.
 fn decode(png: &[u8]) -> std::result::Result<Vec<u8>, Reason> {
-    let limits = png::Limits {
-        bytes: PICTURE_MEMORY,
-    };
+    let limits = png::Limits { bytes: PICTURE_MEMORY };
     let damaged = |error: png::DecodingError| format!("it is no sound PNG: {error}");
     let decoder = png::Decoder::new_with_limits(Cursor::new(png), limits);
     let mut reader = decoder.read_info().map_err(damaged)?;
