@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the program to finish its step and save, the second ends it.
+//! Ctrl-C: the first asks the program to finish its step and save, the second ends it at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// The exit code of a program that was interrupted.
+/// The exit code of an interrupted program.
 pub const EXIT_CODE: u8 = 130;
 
 /// Listens for Ctrl-C and for the signal with which systems end a program, from the first call on.
@@ -24,13 +24,13 @@ pub fn listen() -> Result<()> {
     .context("cannot listen for Ctrl-C")
 }
 
-/// The program was asked to stop, and has stopped.
+/// The error of work that stopped because the program was asked to.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("stopped")]
 pub struct Interrupted;
 
-/// Returns [`Interrupted`] as an error if the program was asked to stop: for work that has nothing
-/// to save.
+/// Returns [`Interrupted`] as an error if the program was asked to stop. This is for work that has
+/// nothing to save.
 pub fn check() -> Result<()> {
     if asked() {
         return Err(Interrupted.into());

@@ -1,8 +1,8 @@
-//! A run is a folder: config.json, metrics.jsonl, the last and the best checkpoint.
+//! The folder of a run: config.json, metrics.jsonl, and the last and the best checkpoint.
 //!
-//! Every file is written beside its place and renamed, so that a program that is killed at any
-//! moment leaves each file whole. A lock, which the system frees when its holder dies, keeps two
-//! programs from writing to one run.
+//! Each file is written under a temporary name and then renamed, so that a program that is killed at
+//! any moment leaves complete files. A lock, which the system releases when its holder dies, keeps
+//! two programs from writing to the same run.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -13,72 +13,73 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::{Config, RUN_VERSION};
 
-/// The file with every setting.
+/// The file with all settings.
 pub const CONFIG: &str = "config.json";
-/// The file with a line an epoch.
+/// The file with one line per epoch.
 pub const METRICS: &str = "metrics.jsonl";
-/// The checkpoint of the latest state.
+/// The latest checkpoint.
 pub const LAST: &str = "last.safetensors";
 /// The checkpoint with the lowest negative log-likelihood on the test images.
 pub const BEST: &str = "best.safetensors";
 const LOCK: &str = ".lock";
 
-/// The folder of a run, held for writing.
+/// The folder of a run, locked for writing.
 #[derive(Debug)]
 pub struct Run {
     folder: PathBuf,
     _lock: File,
 }
 
-/// How well a network predicts.
+/// Scores of a network on a set of images.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// The share of images whose likeliest class is right.
+    /// Share of images whose most probable class is the true one.
     pub accuracy: f64,
     /// Mean negative log-likelihood in nats.
     pub nll: f64,
-    /// Expected calibration error, 15 bins.
+    /// Expected calibration error with 15 bins.
     pub ece: f64,
 }
 
 /// sigma_eff of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerSigma {
-    /// The layer.
+    /// The name of the layer.
     pub layer: String,
     /// Its sigma_eff.
     pub sigma_eff: f64,
 }
 
-/// A line of metrics.jsonl: what is known after an epoch.
+/// The record of an epoch, which is a line of metrics.jsonl.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Epochs trained.
+    /// Number of finished epochs.
     pub epoch: u64,
-    /// Steps trained.
+    /// Number of steps taken.
     pub step: u64,
-    /// Mean negative log-likelihood of the epoch's batches as they were trained on, with noise.
+    /// Mean negative log-likelihood over the batches of the epoch while they were trained on.
     pub running_nll: f64,
-    /// Accuracy on the epoch's batches as they were trained on, with noise.
+    /// Accuracy over the batches of the epoch while they were trained on.
     pub running_accuracy: f64,
-    /// The noise-free network on the training images whose statistics it uses.
+    /// Scores of the noise-free network on the training images that its statistics are measured on.
     pub train: Scores,
-    /// The noise-free network on the test images.
+    /// Scores of the noise-free network on the test images.
     pub test: Scores,
-    /// The KL of the whole posterior in nats; absent without noise.
+    /// KL of the whole posterior in nats; absent without noise.
     pub kl: Option<f64>,
     /// The weight of the KL at the end of the epoch.
     pub beta: f64,
     /// The learning rate of the weights at the end of the epoch.
     pub lr: f64,
-    /// sigma_eff of each layer, from first to last; empty without noise.
+    /// sigma_eff of each layer in order; empty without noise.
     pub sigma_eff: Vec<LayerSigma>,
-    /// Seconds the epoch took, evaluation included; less what an interruption lost.
+    /// Seconds that the epoch took, with its evaluation. If training was interrupted within the
+    /// epoch, only the part after the interruption is counted.
     pub seconds: f64,
 }
 
 impl Run {
-    /// Takes a new folder, or one that holds no run.
+    /// Locks a folder for a new run. The folder must not hold a run.
     pub fn reserve(folder: &Path) -> Result<Self> {
         let run = Self::lock(folder)?;
         if run.file(CONFIG).exists() {
@@ -90,16 +91,16 @@ impl Run {
         Ok(run)
     }
 
-    /// The same for a folder that need not be this one: none, if it holds a run or is in use.
+    /// Like [`reserve`](Self::reserve), but returns `None` if the folder holds a run or is in use.
     pub fn reserve_free(folder: &Path) -> Result<Option<Self>> {
         let run = try_hold(folder)?.map(|lock| Self { folder: folder.into(), _lock: lock });
         Ok(run.filter(|run| !run.file(CONFIG).exists()))
     }
 
-    /// Begins the run: from here on it can be resumed.
+    /// Begins the run. From then on it can be resumed.
     pub fn begin(&self, config: &Config) -> Result<()> {
         let text = serde_json::to_string_pretty(config)? + "\n";
-        // Where a run's config.json was removed, the records of its epochs may still be there.
+        // The records of a run whose config.json was removed may still be there.
         self.write_metrics(&[])?;
         Ok(lab::write_atomic(self.file(CONFIG), text)?)
     }
@@ -122,7 +123,7 @@ impl Run {
         })
     }
 
-    /// Removes temporary files of a process that was killed.
+    /// Removes the temporary files of a process that was killed.
     fn remove_leftovers(&self) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for entry in entries {
@@ -143,22 +144,21 @@ impl Run {
         self.folder.join(name)
     }
 
-    /// The checkpoint of the latest state.
+    /// The path of the latest checkpoint.
     pub fn last(&self) -> PathBuf {
         self.file(LAST)
     }
 
-    /// The checkpoint with the lowest negative log-likelihood on the test images.
+    /// The path of the checkpoint with the lowest negative log-likelihood on the test images.
     pub fn best(&self) -> PathBuf {
         self.file(BEST)
     }
 
-    /// Keeps the records of the first `epochs` epochs: later ones are trained again.
+    /// Removes the records after the first `epochs` epochs, which will be trained again.
     pub fn forget_after(&self, epochs: u64) -> Result<()> {
         let kept =
             read_records(&self.folder)?.iter().filter(|record| record.epoch <= epochs).count();
-        // The lines themselves are kept: read and written again, a number could change in its last
-        // digit.
+        // The lines are copied, not parsed and written again, so that every digit stays as it was.
         let text = self.metrics()?;
         let lines: Vec<&str> = text.lines().take(kept).collect();
         self.write_metrics(&lines)
@@ -182,14 +182,14 @@ impl Run {
     }
 }
 
-/// Holds a folder, which is created if need be, until what is returned is dropped. Where another
-/// process holds it, the error says what to do.
+/// Locks a folder, which is created if it does not exist, until the returned file is dropped. If
+/// another process holds the lock, the error names `remedy`.
 pub fn hold(folder: &Path, remedy: &str) -> Result<File> {
     try_hold(folder)?
         .with_context(|| format!("{} is in use by another process: {remedy}", folder.display()))
 }
 
-/// The same; none, if another process has the folder.
+/// Like [`hold`], but returns `None` if another process holds the lock.
 fn try_hold(folder: &Path) -> Result<Option<File>> {
     fs::create_dir_all(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
@@ -199,7 +199,7 @@ fn try_hold(folder: &Path) -> Result<Option<File>> {
     match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(None),
-        // Some network file systems have no locks; that is no reason not to work.
+        // Some network file systems have no locks; the program works without them.
         Err(TryLockError::Error(error)) => {
             tracing::warn!("{} cannot be locked: {error}", path.display());
         }
@@ -211,8 +211,8 @@ fn try_hold(folder: &Path) -> Result<Option<File>> {
 pub fn read_config(path: &Path) -> Result<Config> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let damaged = || format!("{} is no configuration of a run", path.display());
-    // The version is looked at before the rest, which another version may have changed.
+    let damaged = || format!("{} is not the configuration of a run", path.display());
+    // The version is checked first, because another version may have other fields.
     #[derive(Deserialize)]
     struct Header {
         version: u64,
@@ -227,23 +227,19 @@ pub fn read_config(path: &Path) -> Result<Config> {
     serde_json::from_str(&text).with_context(damaged)
 }
 
-/// Reads the epochs recorded in a run's folder.
+/// Reads the records of a run.
 pub fn read_records(folder: &Path) -> Result<Vec<Record>> {
     let path = folder.join(METRICS);
     let text = read_if_there(&path)?;
     let line = |(number, line): (usize, &str)| {
         serde_json::from_str(line).with_context(|| {
-            format!(
-                "line {} of {} is damaged: remove it, or put back what it was",
-                number + 1,
-                path.display()
-            )
+            format!("line {} of {} is damaged: remove it or restore it", number + 1, path.display())
         })
     };
     text.lines().enumerate().map(line).collect()
 }
 
-/// The text of a file; none, if there is no file.
+/// The text of a file, or an empty text if the file does not exist.
 fn read_if_there(path: &Path) -> Result<String> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),

@@ -151,7 +151,7 @@ fn print_beginning(measured: &Measured, layer: &str, [images, batch]: [usize; 2]
 /// The last line of a landscape that was interrupted.
 fn print_stopped(measured: &Measured, folder: &Path) {
     println!(
-        "stopped with {} of {} points in {}; the same command goes on",
+        "stopped with {} of {} points in {}; the same command continues",
         measured.total() - measured.left(),
         measured.total(),
         folder.display()

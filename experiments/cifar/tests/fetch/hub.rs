@@ -79,7 +79,7 @@ fn what_the_hub_may_not_send_is_named_and_the_next_source_is_tried() {
         (instead(Answer::File(train[..train.len() / 2].to_vec())), &[TRAIN, "cannot be read"]),
         (
             changed(|rows| rows[1234].0 = Some(b"GIF89a".to_vec())),
-            &["picture of row 1234", "no sound PNG"],
+            &["picture of row 1234", "not a valid PNG"],
         ),
         (
             changed(|rows| rows[3].0 = Some(png(16, 16, &[0; 768]))),
@@ -92,7 +92,7 @@ fn what_the_hub_may_not_send_is_named_and_the_next_source_is_tried() {
         (instead(Answer::Half(train.clone())), &[TRAIN]),
         (instead(Answer::Status("404 Not Found")), &[TRAIN, "404"]),
         (instead(Answer::Status("500 Internal Server Error")), &[TRAIN, "500"]),
-        (instead(Answer::Silence), &[TRAIN, "nothing came for 2 seconds"]),
+        (instead(Answer::Silence), &[TRAIN, "no data arrived for 2 seconds"]),
         ([Answer::File(train.clone()), Answer::Status("503 Service Unavailable")], &[TEST, "503"]),
     ];
     for ([train, test], words) in cases {

