@@ -6,6 +6,8 @@ use anyhow::{Context, Result, bail};
 use candle_core::Device;
 use vmf_kernels::simd::Isa;
 
+use crate::terminal;
+
 /// The device named `cpu`, `cuda` or `cuda:1`.
 pub fn parse(name: &str) -> Result<Device> {
     let (kind, number) = name.split_once(':').unwrap_or((name, "0"));
@@ -40,7 +42,7 @@ pub fn choose(name: Option<&str>) -> Result<Device> {
             // The first line is the reason; the others may be a backtrace.
             let error = error.to_string();
             let reason = error.lines().next().unwrap_or_default();
-            eprintln!("no CUDA device can be used ({reason}): computing on the CPU");
+            terminal::note(format!("no CUDA device can be used ({reason}): computing on the CPU"));
             Device::Cpu
         })),
         None => Ok(Device::Cpu),

@@ -17,7 +17,8 @@
 //! | [`landscape`] | the loss around the trained weights of a layer |
 //! | [`prediction`] | what is in a picture |
 //! | [`export`] | a trained network as a folder for the Hugging Face hub |
-//! | [`device`], [`interrupt`] | the machine: where to compute, and when to stop |
+//! | [`device`] | where to compute |
+//! | [`interrupt`], [`terminal`] | when to stop, and how to print |
 
 pub mod commands;
 pub mod comparison;
@@ -32,5 +33,6 @@ pub mod prediction;
 pub mod report;
 pub mod run;
 pub mod settings;
+pub mod terminal;
 pub mod trained;
 pub mod training;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use cifar::commands::{self, AlreadyReported};
 use cifar::interrupt::{self, Interrupted};
+use cifar::terminal;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt::EXIT_CODE),
         Err(error) if error.is::<AlreadyReported>() => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {}", with_causes(&error));
+            terminal::note(format!("error: {}", with_causes(&error)));
             ExitCode::FAILURE
         }
     }
@@ -117,6 +118,8 @@ fn log(verbose: u8) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
-        .without_time();
+        .without_time()
+        // It would report a failing standard error on standard error, and panic.
+        .log_internal_errors(false);
     tracing_subscriber::registry().with(format).with(targets).init();
 }

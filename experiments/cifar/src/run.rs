@@ -82,12 +82,11 @@ impl Run {
     /// Locks a folder for a new run. The folder must not hold a run.
     pub fn reserve(folder: &Path) -> Result<Self> {
         let run = Self::lock(folder)?;
-        if run.file(CONFIG).exists() {
-            bail!(
-                "{0} holds a run already: continue it with `cifar train --resume {0}`, or name another folder with --out",
-                folder.display()
-            );
-        }
+        ensure!(
+            !run.file(CONFIG).exists(),
+            "{0} holds a run already: continue it with `cifar train --resume {0}`, or name another folder with --out",
+            folder.display()
+        );
         Ok(run)
     }
 

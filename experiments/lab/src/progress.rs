@@ -1,5 +1,6 @@
 //! Progress: a bar on a terminal, an occasional line elsewhere.
 
+use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ impl Progress {
         if let Some(line) =
             self.lines.as_ref().and_then(|lines| lines.advance(steps, Instant::now()))
         {
-            eprintln!("{line}");
+            print(&line);
         }
     }
 
@@ -70,7 +71,7 @@ impl Progress {
     /// Prints a line above the bar without disturbing it.
     pub fn line(&self, line: impl AsRef<str>) {
         if self.lines.is_some() {
-            eprintln!("{}", line.as_ref());
+            print(line.as_ref());
         } else {
             self.bar.println(line);
         }
@@ -78,6 +79,11 @@ impl Progress {
 
     /// Removes the bar. Dropping does the same.
     pub fn finish(self) {}
+}
+
+/// Prints a line to standard error. If that is gone, the work goes on without it.
+fn print(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 impl Drop for Progress {

@@ -162,16 +162,20 @@ impl Table {
         terminal::render(self, width, false)
     }
 
-    /// Prints the table to standard output, as wide as the terminal, with colours if it has them.
-    pub fn print(&self) {
+    /// The table as text for standard output: as wide as the terminal, with colours if it has them.
+    pub fn terminal(&self) -> String {
         let terminal = console::Term::stdout();
         let width = match terminal.size_checked() {
             Some((_, columns)) => usize::from(columns),
             None => terminal::WIDTH_WITHOUT_TERMINAL,
         };
-        let text = terminal::render(self, width, console::colors_enabled());
+        terminal::render(self, width, console::colors_enabled())
+    }
+
+    /// Prints the table to standard output, as wide as the terminal, with colours if it has them.
+    pub fn print(&self) {
         // A reader that closed the pipe has seen enough: no reason to panic.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        let _ = std::io::stdout().write_all(self.terminal().as_bytes());
     }
 
     /// The table as an HTML `table` element.

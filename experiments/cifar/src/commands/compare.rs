@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use crate::comparison::{Comparison, tables};
 use crate::evaluation::Options;
+use crate::terminal;
 
 /// The folder that a comparison is written to by default.
 const OUT: &str = "runs/compare";
@@ -31,9 +32,6 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let comparison = Comparison::new(&args.runs, args.baseline.as_deref(), &args.options)?;
     let report = comparison.write(&args.out)?;
-    println!();
-    tables::scores(&comparison)?.print();
-    println!();
-    println!("the report is {}", report.display());
-    Ok(())
+    let table = tables::scores(&comparison)?.terminal();
+    terminal::print(format!("\n{table}\nthe report is {}", report.display()))
 }

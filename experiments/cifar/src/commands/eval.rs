@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::data::Dataset;
 use crate::evaluation::results::{EVALUATION, Evaluation};
 use crate::evaluation::{Options, evaluate, tables};
+use crate::terminal;
 use crate::trained::Trained;
 
 /// Arguments of `cifar eval`.
@@ -29,13 +30,11 @@ pub fn run(args: &Args) -> Result<()> {
     let set = args.options.dataset(&trained)?;
     let evaluation = evaluate(&trained, &set, args.options.protocol(&set)?)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&evaluation)?);
-        return Ok(());
+        return terminal::print(serde_json::to_string_pretty(&evaluation)?);
     }
-    println!("{}", headline(&trained, &set));
+    terminal::print(headline(&trained, &set))?;
     print_tables(&evaluation)?;
-    println!("kept in {}", args.run.join(EVALUATION).display());
-    Ok(())
+    terminal::print(format!("kept in {}", args.run.join(EVALUATION).display()))
 }
 
 /// One line about the network: its size, its training, and how far that has come.
@@ -55,12 +54,9 @@ fn headline(trained: &Trained, set: &Dataset) -> String {
 }
 
 fn print_tables(evaluation: &Evaluation) -> Result<()> {
-    println!();
-    tables::scores(evaluation)?.print();
-    println!();
-    tables::tempered(evaluation)?.print();
+    let [scores, tempered] = [tables::scores(evaluation)?, tables::tempered(evaluation)?];
+    terminal::print(format!("\n{}\n{}", scores.terminal(), tempered.terminal()))?;
     // The backquotes are for the HTML report.
     let note = tables::explanation(evaluation.network.settings.method).replace('`', "");
-    println!("\n{note}\n");
-    Ok(())
+    terminal::print(format!("{note}\n"))
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use candle_core::Device;
 
 use crate::export;
+use crate::terminal;
 use crate::trained::Trained;
 
 /// Arguments of `cifar export`.
@@ -21,10 +22,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let trained = Trained::open(&args.run, &Device::Cpu)?;
     export::export(&trained, &args.dir)?;
-    println!(
+    terminal::print(format!(
         "{} holds the network after {} epochs; try `cifar predict {0} IMAGE`",
         args.dir.display(),
         trained.epoch
-    );
-    Ok(())
+    ))
 }

@@ -15,6 +15,7 @@ use crate::interrupt::{self, Interrupted};
 use crate::report;
 use crate::run::{self, CONFIG, LAST};
 use crate::settings::{Flags, Machine, Method, Preset, Settings};
+use crate::terminal;
 use crate::training::estimated_seconds;
 
 /// The folder of the runs by default.
@@ -89,9 +90,9 @@ impl Training {
     }
 
     fn run(&self, args: &Args, preset: Preset) -> Result<()> {
-        println!();
+        terminal::say("");
         if self.epochs_left() == 0 {
-            println!("{} is trained already", self.folder.display());
+            terminal::say(format!("{} is trained already", self.folder.display()));
             return Ok(());
         }
         let machine = args.machine.clone();
@@ -109,7 +110,7 @@ impl Training {
         };
         let outcome = train::run(&training);
         if outcome.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
-            println!("or run the same command as before, which continues from here");
+            terminal::say("or run the same command as before, which continues from here");
         }
         outcome
     }
@@ -144,14 +145,21 @@ fn introduce(
 ) -> Result<()> {
     let settings = &trainings[0].settings;
     let set = data::load(&settings.data_request(args.machine.data_dir.clone()))?;
-    println!("a first look: trains two networks on {}, compares them and writes reports", set.name);
+    terminal::say(format!(
+        "a first look: trains two networks on {}, compares them and writes reports",
+        set.name
+    ));
     for training in trainings {
         let standing = match (training.done, training.epochs_left()) {
             (None, left) => format!("{left} epochs"),
             (Some(_), 0) => "trained already".into(),
             (Some(done), left) => format!("{done} epochs are done, {left} are left"),
         };
-        println!("  {}  {} ({standing})", training.folder.display(), training.purpose);
+        terminal::say(format!(
+            "  {}  {} ({standing})",
+            training.folder.display(),
+            training.purpose
+        ));
     }
     let epochs: u64 = trainings.iter().map(Training::epochs_left).sum();
     // The evaluation at the end takes two passes without noise and several with noise per network.
@@ -160,11 +168,11 @@ fn introduce(
     let images = passes / 3.0 * (set.test.len() * trainings.len()) as f64;
     let share = images / set.train.len() as f64 + epochs as f64;
     let seconds = estimated_seconds(settings, &set, device)? / f64::from(settings.epochs) * share;
-    println!(
+    terminal::say(format!(
         "all of it takes about {} on {}; Ctrl-C stops, and the same command continues",
         train::duration(Duration::from_secs_f64(seconds.min(1e9))),
         device::in_words(device, threads)
-    );
+    ));
     Ok(())
 }
 
@@ -176,8 +184,7 @@ fn finish(trainings: &[Training], out: &Path, args: &Args) -> Result<()> {
         data_dir: args.machine.data_dir.clone(),
         ..Options::default()
     };
-    println!();
-    println!("evaluating and comparing");
+    terminal::say("\nevaluating and comparing");
     let mut reports = Vec::new();
     for training in trainings {
         reports.push(report::write(&training.folder, None, &options)?);
@@ -189,6 +196,5 @@ fn finish(trainings: &[Training], out: &Path, args: &Args) -> Result<()> {
         options,
     })?;
     let reports: Vec<String> = reports.iter().map(|path| path.display().to_string()).collect();
-    println!("each network has a report of its own: {}", reports.join(" and "));
-    Ok(())
+    terminal::print(format!("each network has a report of its own: {}", reports.join(" and ")))
 }

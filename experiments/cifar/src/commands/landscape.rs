@@ -16,6 +16,7 @@ use crate::landscape::measure::{self, Measured, Settings};
 use crate::landscape::probe::Probe;
 use crate::landscape::{Claimed, Findings, draw};
 use crate::run;
+use crate::terminal;
 use crate::trained::Trained;
 
 /// Arguments of `cifar landscape`.
@@ -72,6 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
     if layer != first {
         folder = folder.join(&layer);
     }
+    interrupt::listen()?;
     let out = OutDir::create(folder)?;
     let _held = run::hold(out.path(), "wait for it")?;
     let settings = Settings {
@@ -84,7 +86,6 @@ pub fn run(args: &Args) -> Result<()> {
         network: trained.fingerprint()?,
     };
     let mut measured = Measured::open(&out, settings, args.fresh)?;
-    interrupt::listen()?;
     let (loss, time) = measure::middle(&probe)?;
     if measured.left() > 0 {
         print_beginning(&measured, &layer, [images, batch], time);
@@ -116,8 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let figure = draw::write(&findings, &surfaces, &trained.name(), &out)?;
     print_findings(&findings)?;
-    println!("the figure is {}", figure.display());
-    Ok(())
+    terminal::print(format!("the figure is {}", figure.display()))
 }
 
 /// The number of images per batch and in all batches. Only whole batches are used, because the
@@ -142,26 +142,29 @@ fn print_beginning(measured: &Measured, layer: &str, [images, batch]: [usize; 2]
     } else {
         String::new()
     };
-    println!(
+    terminal::say(format!(
         "the loss around {layer}: {begun}{left} points of {images} training images in batches of {batch}, about {}",
         duration(time.mul_f64(left as f64))
-    );
+    ));
 }
 
 /// The last line of a landscape that was interrupted.
 fn print_stopped(measured: &Measured, folder: &Path) {
-    println!(
+    terminal::say(format!(
         "stopped with {} of {} points in {}; the same command continues",
         measured.total() - measured.left(),
         measured.total(),
         folder.display()
-    );
+    ));
 }
 
 fn print_findings(findings: &Findings) -> Result<()> {
-    println!("the trained network has a loss of {:.4} nats on these images", findings.loss);
+    terminal::print(format!(
+        "the trained network has a loss of {:.4} nats on these images",
+        findings.loss
+    ))?;
     if let Some(claimed) = findings.posterior {
-        println!(
+        terminal::print(format!(
             "sigma_eff = {:.4} for {} units with {} inputs corresponds to kappa = {:.1}{}",
             claimed.sigma_eff,
             findings.units,
@@ -171,8 +174,7 @@ fn print_findings(findings: &Findings) -> Result<()> {
                 Some(_) => "",
                 None => "; the KL had no weight in training, so kappa says nothing about the loss",
             }
-        );
+        ))?;
     }
-    draw::table(findings)?.print();
-    Ok(())
+    terminal::print(draw::table(findings)?.terminal().trim_end())
 }

@@ -1,6 +1,5 @@
 //! `cifar predict`: what is in pictures, and how certain the network is.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
@@ -9,6 +8,7 @@ use serde::Serialize;
 use super::AlreadyReported;
 use crate::device;
 use crate::prediction::{Answer, Classifier};
+use crate::terminal;
 use crate::trained::Trained;
 
 /// Arguments of `cifar predict`.
@@ -55,31 +55,26 @@ pub fn run(args: &Args) -> Result<()> {
             Err(error) => {
                 all_read = false;
                 let reason = format!("{error:#}");
-                eprintln!("{name}: {reason}");
+                terminal::note(format!("{name}: {reason}"));
                 if args.json {
-                    print(&serde_json::json!({ "image": name, "error": reason }).to_string());
+                    terminal::print(serde_json::json!({ "image": name, "error": reason }))?;
                 }
                 continue;
             }
         };
         let mut answer = classifier.answer(&pixels)?;
         answer.classes.truncate(args.top);
-        print(&if args.json {
+        terminal::print(if args.json {
             let line = Named { image: &name, answer: &answer };
             serde_json::to_string(&line)?
         } else {
             in_words(&name, &answer)
-        });
+        })?;
     }
     if !all_read {
         return Err(AlreadyReported.into());
     }
     Ok(())
-}
-
-/// A reader that closed the pipe has seen enough: no reason to panic.
-fn print(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 #[derive(Serialize)]

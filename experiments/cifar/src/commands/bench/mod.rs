@@ -9,6 +9,7 @@ mod stock;
 
 use crate::device;
 use crate::model::{Depth, IMAGE_SIZE, Vgg, VggConfig};
+use crate::terminal;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarMap};
@@ -139,11 +140,10 @@ pub fn run(args: &Args) -> Result<()> {
     let threads = device::use_threads(args.threads)?;
     let report = measure(args, threads)?;
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        terminal::print(serde_json::to_string(&report)?)
     } else {
-        println!("{report}");
+        terminal::print(report)
     }
-    Ok(())
 }
 
 /// Times training.

@@ -16,6 +16,7 @@ use crate::device;
 use crate::interrupt::{self, Interrupted};
 use crate::run::{self, Record, Run};
 use crate::settings::{Config, Flags, Machine, Preset, RUN_VERSION, Settings};
+use crate::terminal;
 use crate::trained::EXPORTED;
 use crate::training::{Trainer, estimated_seconds};
 
@@ -49,7 +50,6 @@ pub fn run(args: &Args) -> Result<()> {
         Some(folder) => Session::resume(folder, &args.machine)?,
         None => Session::begin(args)?,
     };
-    interrupt::listen()?;
     session.train()
 }
 
@@ -80,17 +80,20 @@ impl Session {
         args.flags.apply(&mut settings);
         settings.check()?;
 
-        let run = match &args.out {
-            Some(folder) => Run::reserve(folder)?,
-            None => reserve_new(&settings)?,
-        };
+        // The data set may have to be fetched first. Until then Ctrl-C ends the program at once.
         let set = load(&settings, &machine)?;
         let config = Config { version: RUN_VERSION, settings, machine, interface: set.interface() };
         let trainer = Trainer::new(config.settings.clone(), set.clone(), device.clone())?;
+        interrupt::listen()?;
+        let run = match &args.out {
+            Some(folder) => Run::reserve(folder)?,
+            None => reserve_new(&config.settings)?,
+        };
         let preset = stored.is_none().then_some(preset);
         let seconds = estimated_seconds(&config.settings, &set, &device)?;
-        println!("{}", show::beginning(&config.settings, &set, preset, &device, threads, seconds));
-        println!("the run is in {}", run.folder().display());
+        terminal::say(show::beginning(&config.settings, &set, preset, &device, threads, seconds));
+        terminal::say(format!("the run is in {}", run.folder().display()));
+        interrupt::check()?;
         run.begin(&config)?;
         trainer.save(&run.last())?;
         Ok(Self::new(run, trainer, config))
@@ -108,9 +111,10 @@ impl Session {
         let set = load(&config.settings, &config.machine)?;
         ensure!(
             set.interface().fits(&config.interface),
-            "the run was begun on other images than {} now holds",
+            "the run was begun on other images than {} holds now",
             set.name
         );
+        interrupt::listen()?;
         let mut trainer = Trainer::new(config.settings.clone(), set, device)?;
         // A process that was killed before its first checkpoint has trained nothing yet.
         if run.last().exists() {
@@ -124,13 +128,13 @@ impl Session {
             })?;
         }
         run.forget_after(trainer.epoch().into())?;
-        println!(
+        terminal::say(format!(
             "continuing {} after {} of {} epochs, at step {}",
             folder.display(),
             trainer.epoch(),
             config.settings.epochs,
             trainer.step()
-        );
+        ));
         Ok(Self::new(run, trainer, config))
     }
 
@@ -173,19 +177,19 @@ impl Session {
             let share = (self.epochs_done() - first_time).max(1e-9);
             let left = (f64::from(self.settings.epochs) - self.epochs_done()) / share;
             let left = begin.elapsed().mul_f64(left.max(0.0));
-            show::epoch(&record, self.settings.epochs, images_per_second, left);
-            collapse = self.warn_of_collapse(collapse)?;
             self.keep(&record, is_best)?;
             saved = Instant::now();
+            show::epoch(&record, self.settings.epochs, images_per_second, left);
+            collapse = self.warn_of_collapse(collapse)?;
             if interrupt::asked() && !self.trainer.is_finished() {
                 return self.stop();
             }
         }
-        println!(
+        terminal::say(format!(
             "done: {} holds the network with the lowest test NLL, {} the last one",
             self.run.best().display(),
             self.run.last().display()
-        );
+        ));
         Ok(())
     }
 
@@ -210,11 +214,11 @@ impl Session {
     /// Saves, says how to continue, and returns [`Interrupted`] as an error.
     fn stop(self) -> Result<()> {
         self.trainer.save(&self.run.last())?;
-        println!(
+        terminal::say(format!(
             "stopped at step {} and saved; continue with `cifar train --resume {}`",
             self.trainer.step(),
             self.run.folder().display()
-        );
+        ));
         Err(Interrupted.into())
     }
 

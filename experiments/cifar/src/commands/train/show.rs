@@ -9,6 +9,7 @@ use crate::data::Dataset;
 use crate::device;
 use crate::run::Record;
 use crate::settings::{Preset, Settings};
+use crate::terminal;
 use crate::training::Trainer;
 
 /// The first line: the preset, what is trained, how long it will take, and the other presets.
@@ -118,7 +119,7 @@ pub(super) fn epoch(record: &Record, epochs: u32, images_per_second: f64, left: 
     if record.epoch < u64::from(epochs) {
         line += &format!(", about {} left", duration(left));
     }
-    println!("{line}");
+    terminal::say(line);
     for layer in &record.sigma_eff {
         tracing::info!("{}: sigma_eff {:.4}", layer.layer, layer.sigma_eff);
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::cifar10::{self, FILES, FOLDER, RECORD, RECORDS};
 use super::error::{Error, Result};
+use crate::terminal;
 
 /// Number of bytes per official file.
 const BLOCK: usize = RECORDS * RECORD;
@@ -50,7 +51,7 @@ pub fn cifar10(data: &Path) -> Result<PathBuf> {
     let lock_path = data.join(".fetch.lock");
     let lock = File::create(&lock_path).map_err(Error::io("create", &lock_path))?;
     if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-        eprintln!("another program is fetching CIFAR-10; waiting for it");
+        terminal::note("another program is fetching CIFAR-10; waiting for it");
         lock.lock().map_err(Error::io("lock", &lock_path))?;
         if cifar10::is_complete(&target) {
             return Ok(target);
@@ -59,7 +60,7 @@ pub fn cifar10(data: &Path) -> Result<PathBuf> {
     if target.exists()
         && let Err(error) = cifar10::read(&target)
     {
-        eprintln!("{error}: fetching it again");
+        terminal::note(format!("{error}: fetching it again"));
     }
 
     let part = data.join(format!(".{FOLDER}.part"));
@@ -87,7 +88,7 @@ fn fetch_into(part: &Path) -> Result<PathBuf> {
     let mut attempts = Vec::new();
     for (name, fetch) in sources() {
         clear(part)?;
-        eprintln!("fetching CIFAR-10 from {name}");
+        terminal::note(format!("fetching CIFAR-10 from {name}"));
         match fetch(part).and_then(identify) {
             Ok(files) => {
                 clear(part)?;
@@ -101,7 +102,7 @@ fn fetch_into(part: &Path) -> Result<PathBuf> {
             // Another source would not help against a full disk.
             Err(error @ Error::Io { .. }) => return Err(error),
             Err(error) => {
-                eprintln!("  {error}");
+                terminal::note(format!("  {error}"));
                 attempts.push(format!("{name}: {error}"));
             }
         }
