@@ -8,7 +8,7 @@
 //! | [`data`] | reads, fetches and generates data sets, and makes batches of them |
 //! | [`model`] | the network |
 //! | [`settings`] | the settings of a run, as flags and as `config.json` |
-//! | [`run`] | the folder of a run |
+//! | [`run`], [`lock`] | the folder of a run, and who may write to it |
 //! | [`training`] | one step, one epoch, one checkpoint |
 //! | [`trained`] | a trained network, opened to be looked at |
 //! | [`evaluation`] | how well a network predicts |
@@ -28,6 +28,7 @@ pub mod evaluation;
 pub mod export;
 pub mod interrupt;
 pub mod landscape;
+pub mod lock;
 pub mod model;
 pub mod prediction;
 pub mod report;

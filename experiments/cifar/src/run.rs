@@ -4,13 +4,15 @@
 //! any moment leaves complete files. A lock, which the system releases when its holder dies, keeps
 //! two programs from writing to the same run.
 
-use std::fs::{self, File, TryLockError};
+use std::cell::RefCell;
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::lock::Lock;
 use crate::settings::{Config, RUN_VERSION};
 
 /// The file with all settings.
@@ -27,7 +29,7 @@ const LOCK: &str = ".lock";
 #[derive(Debug)]
 pub struct Run {
     folder: PathBuf,
-    _lock: File,
+    lock: RefCell<Lock>,
 }
 
 /// Scores of a network on a set of images.
@@ -92,7 +94,7 @@ impl Run {
 
     /// Like [`reserve`](Self::reserve), but returns `None` if the folder holds a run or is in use.
     pub fn reserve_free(folder: &Path) -> Result<Option<Self>> {
-        let run = try_hold(folder)?.map(|lock| Self { folder: folder.into(), _lock: lock });
+        let run = try_hold(folder)?.map(|lock| Self::new(folder, lock));
         Ok(run.filter(|run| !run.file(CONFIG).exists()))
     }
 
@@ -116,10 +118,30 @@ impl Run {
     }
 
     fn lock(folder: &Path) -> Result<Self> {
-        Ok(Self {
-            folder: folder.into(),
-            _lock: hold(folder, "wait for it, or name another folder with --out")?,
-        })
+        let lock = hold(folder, "wait for it, or name another folder with --out")?;
+        Ok(Self::new(folder, lock))
+    }
+
+    fn new(folder: &Path, lock: Lock) -> Self {
+        Self { folder: folder.into(), lock: RefCell::new(lock) }
+    }
+
+    /// Makes sure that this process still holds the lock, before each write. If the file of the lock
+    /// was removed, the lock is taken again, unless another process has taken it meanwhile.
+    fn keep_lock(&self) -> Result<()> {
+        let mut lock = self.lock.borrow_mut();
+        if !lock.is_in_place() {
+            let path = self.file(LOCK);
+            let again = Lock::try_take(&path).with_context(|| cannot_lock(&path))?;
+            *lock = again.with_context(|| {
+                format!(
+                    "{} was removed, and another process writes to {} now: this one stops without saving",
+                    path.display(),
+                    self.folder.display()
+                )
+            })?;
+        }
+        Ok(())
     }
 
     /// Removes the temporary files of a process that was killed.
@@ -153,6 +175,18 @@ impl Run {
         self.file(BEST)
     }
 
+    /// Replaces the latest checkpoint by what `save` writes to its path.
+    pub fn save_last(&self, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.keep_lock()?;
+        save(&self.last())
+    }
+
+    /// Replaces the best checkpoint by what `save` writes to its path.
+    pub fn save_best(&self, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.keep_lock()?;
+        save(&self.best())
+    }
+
     /// Removes the records after the first `epochs` epochs, which will be trained again.
     pub fn forget_after(&self, epochs: u64) -> Result<()> {
         let kept =
@@ -176,34 +210,29 @@ impl Run {
     }
 
     fn write_metrics(&self, lines: &[&str]) -> Result<()> {
+        self.keep_lock()?;
         let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
         Ok(lab::write_atomic(self.file(METRICS), text)?)
     }
 }
 
-/// Locks a folder, which is created if it does not exist, until the returned file is dropped. If
-/// another process holds the lock, the error names `remedy`.
-pub fn hold(folder: &Path, remedy: &str) -> Result<File> {
+/// Locks a folder, which is created if it does not exist. If another process holds the lock, the
+/// error names `remedy`.
+pub fn hold(folder: &Path, remedy: &str) -> Result<Lock> {
     try_hold(folder)?
         .with_context(|| format!("{} is in use by another process: {remedy}", folder.display()))
 }
 
 /// Like [`hold`], but returns `None` if another process holds the lock.
-fn try_hold(folder: &Path) -> Result<Option<File>> {
+fn try_hold(folder: &Path) -> Result<Option<Lock>> {
     fs::create_dir_all(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let path = folder.join(LOCK);
-    let lock =
-        File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(None),
-        // Some network file systems have no locks; the program works without them.
-        Err(TryLockError::Error(error)) => {
-            tracing::warn!("{} cannot be locked: {error}", path.display());
-        }
-    }
-    Ok(Some(lock))
+    Lock::try_take(&path).with_context(|| cannot_lock(&path))
+}
+
+fn cannot_lock(path: &Path) -> String {
+    format!("cannot lock {}", path.display())
 }
 
 /// Reads a config.json.
@@ -308,6 +337,26 @@ mod tests {
         assert!(stored.interface.fits(&written.interface));
         let none = Run::open(temp.path()).unwrap_err().to_string();
         assert!(none.contains("holds no run"), "{none}");
+    }
+
+    #[test]
+    fn a_run_whose_lock_was_removed_has_one_writer_still() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = begin(temp.path()).unwrap();
+        fs::remove_file(temp.path().join(LOCK)).unwrap();
+        let (second, _) = Run::open(temp.path()).unwrap();
+        let refused = first.append(&record(1)).unwrap_err().to_string();
+        assert!(refused.contains("another process"), "{refused}");
+        for save in [Run::save_last, Run::save_best] {
+            assert!(save(&first, |_: &Path| panic!("nothing may be written")).is_err());
+        }
+        second.append(&record(1)).unwrap();
+        drop(second);
+        // Without another process, the lock is taken again.
+        fs::remove_file(temp.path().join(LOCK)).unwrap();
+        first.append(&record(2)).unwrap();
+        assert!(Run::open(temp.path()).unwrap_err().to_string().contains("in use"));
+        assert_eq!(read_records(temp.path()).unwrap().len(), 2);
     }
 
     #[test]

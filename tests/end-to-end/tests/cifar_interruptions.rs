@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use end_to_end::cifar::{Running, TINY, assert_same, both, names_in, tiny, train};
+use end_to_end::cifar::{Running, TINY, assert_same, both, cifar, failed, names_in, tiny, train};
 use vmf_candle::Checkpoint;
 
 /// Eight epochs of ten steps.
@@ -142,4 +142,45 @@ fn a_hang_up_is_ignored_under_nohup() {
     training.signal("-HUP");
     let (status, printed) = training.finish();
     assert!(status.success(), "{printed}");
+}
+
+#[test]
+fn a_training_whose_lock_was_removed_gives_way_to_the_process_that_took_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let often = ["--checkpoint-minutes", "0"];
+    let mut first = start(temp.path(), &[&endless(temp.path())[..], &often].concat());
+    assert!(first.steps(2));
+    // Stopped, so that it does not take the lock again before the other process does.
+    first.signal("-STOP");
+    std::fs::remove_file(temp.path().join("run/.lock")).unwrap();
+    let mut second = start(temp.path(), &["--resume", "run"]);
+    assert!(second.steps(1));
+    first.signal("-CONT");
+    let (status, printed) = first.finish();
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("another process writes to run now"), "{printed}");
+    second.signal("-INT");
+    let (status, printed) = second.finish();
+    assert_eq!(status.code(), Some(130), "{printed}");
+}
+
+#[test]
+fn a_lock_that_is_a_link_spares_the_file_it_names() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny(temp.path(), "run", &["--epochs", "1"]);
+    let precious = temp.path().join("precious");
+    std::fs::write(&precious, "keep").unwrap();
+    let lock = temp.path().join("run/.lock");
+    std::fs::remove_file(&lock).unwrap();
+    std::os::unix::fs::symlink(&precious, &lock).unwrap();
+    let output = train(temp.path(), &["--resume", "run"]).output().unwrap();
+    failed(&output, &["cannot lock run/.lock"]);
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "keep");
+
+    let data = temp.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::os::unix::fs::symlink(&precious, data.join(".fetch.lock")).unwrap();
+    let output = cifar(temp.path(), &["fetch"]).output().unwrap();
+    failed(&output, &[".fetch.lock"]);
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "keep");
 }

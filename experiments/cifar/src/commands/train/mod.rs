@@ -95,7 +95,7 @@ impl Session {
         terminal::say(format!("the run is in {}", run.folder().display()));
         interrupt::check()?;
         run.begin(&config)?;
-        trainer.save(&run.last())?;
+        run.save_last(|path| trainer.save(path))?;
         Ok(Self::new(run, trainer, config))
     }
 
@@ -165,7 +165,7 @@ impl Session {
                     return self.stop();
                 }
                 if saved.elapsed() >= self.save_every {
-                    self.trainer.save(&self.run.last())?;
+                    self.save()?;
                     saved = Instant::now();
                 }
             }
@@ -203,17 +203,21 @@ impl Session {
     fn keep(&self, record: &Record, is_best: bool) -> Result<()> {
         self.run.append(record)?;
         if is_best {
-            self.trainer.save(&self.run.best())?;
+            self.run.save_best(|path| self.trainer.save(path))?;
         }
         if self.trainer.epoch().is_multiple_of(self.save_epochs) || self.trainer.is_finished() {
-            self.trainer.save(&self.run.last())?;
+            self.save()?;
         }
         Ok(())
     }
 
+    fn save(&self) -> Result<()> {
+        self.run.save_last(|path| self.trainer.save(path))
+    }
+
     /// Saves, says how to continue, and returns [`Interrupted`] as an error.
     fn stop(self) -> Result<()> {
-        self.trainer.save(&self.run.last())?;
+        self.save()?;
         terminal::say(format!(
             "stopped at step {} and saved; continue with `cifar train --resume {}`",
             self.trainer.step(),

@@ -4,11 +4,12 @@
 pub mod hub;
 mod npm;
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::cifar10::{self, FILES, FOLDER, RECORD, RECORDS};
 use super::error::{Error, Result};
+use crate::lock::Lock;
 use crate::terminal;
 
 /// Number of bytes per official file.
@@ -49,13 +50,14 @@ pub fn cifar10(data: &Path) -> Result<PathBuf> {
     }
     fs::create_dir_all(data).map_err(Error::io("create the folder", data))?;
     let lock_path = data.join(".fetch.lock");
-    let lock = File::create(&lock_path).map_err(Error::io("create", &lock_path))?;
-    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+    let mut has_waited = false;
+    let waiting = || {
         terminal::note("another program is fetching CIFAR-10; waiting for it");
-        lock.lock().map_err(Error::io("lock", &lock_path))?;
-        if cifar10::is_complete(&target) {
-            return Ok(target);
-        }
+        has_waited = true;
+    };
+    let _lock = Lock::take(&lock_path, waiting).map_err(Error::io("lock", &lock_path))?;
+    if has_waited && cifar10::is_complete(&target) {
+        return Ok(target);
     }
     if target.exists()
         && let Err(error) = cifar10::read(&target)
