@@ -1,4 +1,5 @@
-//! The folder of a run: config.json, metrics.jsonl, and the last and the best checkpoint.
+//! The folder of a run: config.json, metrics.jsonl, and the last, the previous and the best
+//! checkpoint.
 //!
 //! Each file is written under a temporary name and then renamed, so that a program that is killed at
 //! any moment leaves complete files. A lock, which the system releases when its holder dies, keeps
@@ -21,6 +22,8 @@ pub const CONFIG: &str = "config.json";
 pub const METRICS: &str = "metrics.jsonl";
 /// The latest checkpoint.
 pub const LAST: &str = "last.safetensors";
+/// The checkpoint before the latest, in case that one is lost.
+pub const PREVIOUS: &str = "previous.safetensors";
 /// The checkpoint with the lowest negative log-likelihood on the test images.
 pub const BEST: &str = "best.safetensors";
 const LOCK: &str = ".lock";
@@ -84,24 +87,37 @@ impl Run {
     /// Locks a folder for a new run. The folder must not hold a run.
     pub fn reserve(folder: &Path) -> Result<Self> {
         let run = Self::lock(folder)?;
-        ensure!(
-            !run.file(CONFIG).exists(),
-            "{0} holds a run already: continue it with `cifar train --resume {0}`, or name another folder with --out",
-            folder.display()
-        );
-        Ok(run)
+        match run.first_file() {
+            None => Ok(run),
+            Some(CONFIG) => bail!(
+                "{0} holds a run already: continue it with `cifar train --resume {0}`, or name another folder with --out",
+                folder.display()
+            ),
+            Some(file) => bail!(
+                "{} holds {file} of a run whose {CONFIG} is missing, and a new run would overwrite it: name another folder with --out",
+                folder.display()
+            ),
+        }
+    }
+
+    /// A file in the folder that a new run would overwrite.
+    fn first_file(&self) -> Option<&'static str> {
+        let files = [CONFIG, LAST, PREVIOUS, BEST].into_iter();
+        // A process that was killed when it began its run has left an empty file of records.
+        let has_records = self.file(METRICS).metadata().is_ok_and(|metrics| metrics.len() > 0);
+        let mut files = files.filter(|file| self.file(file).symlink_metadata().is_ok());
+        files.next().or(has_records.then_some(METRICS))
     }
 
     /// Like [`reserve`](Self::reserve), but returns `None` if the folder holds a run or is in use.
     pub fn reserve_free(folder: &Path) -> Result<Option<Self>> {
         let run = try_hold(folder)?.map(|lock| Self::new(folder, lock));
-        Ok(run.filter(|run| !run.file(CONFIG).exists()))
+        Ok(run.filter(|run| run.first_file().is_none()))
     }
 
     /// Begins the run. From then on it can be resumed.
     pub fn begin(&self, config: &Config) -> Result<()> {
         let text = serde_json::to_string_pretty(config)? + "\n";
-        // The records of a run whose config.json was removed may still be there.
         self.write_metrics(&[])?;
         Ok(lab::write_atomic(self.file(CONFIG), text)?)
     }
@@ -175,10 +191,71 @@ impl Run {
         self.file(BEST)
     }
 
-    /// Replaces the latest checkpoint by what `save` writes to its path.
+    /// The checkpoint to continue from, or `None` if the run was killed before its first one.
+    ///
+    /// If there are records or other checkpoints, a missing checkpoint is an error. Training would
+    /// otherwise begin anew, and overwrite the results of the run.
+    pub fn checkpoint(&self) -> Result<Option<PathBuf>> {
+        let last = self.last();
+        if last.is_file() {
+            return Ok(Some(last));
+        }
+        let epochs = read_records(&self.folder)?.len();
+        let state = match last.symlink_metadata() {
+            Ok(metadata) if metadata.is_symlink() => "is a link to a file that does not exist",
+            Ok(_) => "is not a regular file",
+            Err(_) if epochs == 0 && self.other_checkpoints().is_empty() => return Ok(None),
+            Err(_) => "is missing",
+        };
+        bail!(
+            "{} {state}, but the run has records of {epochs} epochs. {}",
+            last.display(),
+            self.ways_out()
+        )
+    }
+
+    fn other_checkpoints(&self) -> Vec<&'static str> {
+        [PREVIOUS, BEST].into_iter().filter(|name| self.file(name).is_file()).collect()
+    }
+
+    /// What a person can do if the latest checkpoint cannot be used.
+    pub fn ways_out(&self) -> String {
+        let folder = self.folder.display();
+        let others: Vec<&str> = self
+            .other_checkpoints()
+            .into_iter()
+            .map(|name| match name {
+                PREVIOUS => "previous.safetensors (the checkpoint before)",
+                _ => "best.safetensors (the best epoch)",
+            })
+            .collect();
+        if others.is_empty() {
+            return format!(
+                "There is no other checkpoint; `cifar train --config {folder}/{CONFIG} --out ANOTHER` begins again"
+            );
+        }
+        format!(
+            "To go back to an earlier state, copy {} in {folder} to {LAST}",
+            others.join(" or ")
+        )
+    }
+
+    /// Replaces the latest checkpoint by what `save` writes to its path, and keeps the one before.
     pub fn save_last(&self, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         self.keep_lock()?;
+        // Best effort: not every file system has hard links.
+        let _ = self.keep_previous();
         save(&self.last())
+    }
+
+    /// Gives the latest checkpoint a second name, under which it stays when it is replaced.
+    fn keep_previous(&self) -> std::io::Result<()> {
+        let temporary = self.file(&format!(".{PREVIOUS}.{}-0.tmp", std::process::id()));
+        fs::hard_link(self.last(), &temporary)?;
+        let renamed = fs::rename(&temporary, self.file(PREVIOUS));
+        // If both names are of the same file already, the rename leaves the temporary one.
+        let _ = fs::remove_file(&temporary);
+        renamed
     }
 
     /// Replaces the best checkpoint by what `save` writes to its path.
@@ -357,6 +434,65 @@ mod tests {
         first.append(&record(2)).unwrap();
         assert!(Run::open(temp.path()).unwrap_err().to_string().contains("in use"));
         assert_eq!(read_records(temp.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn the_checkpoint_before_the_latest_is_kept() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = begin(temp.path()).unwrap();
+        let save = |text: &str| run.save_last(|path| Ok(lab::write_atomic(path, text)?)).unwrap();
+        let read = |name: &str| fs::read_to_string(temp.path().join(name)).ok();
+        save("first");
+        assert_eq!((read(LAST).as_deref(), read(PREVIOUS)), (Some("first"), None));
+        for (before, text) in [("first", "second"), ("second", "third")] {
+            save(text);
+            assert_eq!(read(LAST).as_deref(), Some(text));
+            assert_eq!(read(PREVIOUS).as_deref(), Some(before));
+        }
+        // A save that fails after the second name was given changes nothing.
+        assert!(run.save_last(|_| bail!("the disk is full")).is_err());
+        assert!(run.save_last(|_| bail!("the disk is full")).is_err());
+        assert_eq!((read(LAST), read(PREVIOUS)), (Some("third".into()), Some("third".into())));
+        save("fourth");
+        assert_eq!(read(PREVIOUS).as_deref(), Some("third"));
+        let names = fs::read_dir(temp.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert!(names.into_iter().all(|name| !name.ends_with(".tmp")));
+    }
+
+    #[test]
+    fn a_run_that_lost_its_checkpoint_is_neither_continued_nor_begun_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = begin(temp.path()).unwrap();
+        assert_eq!(run.checkpoint().unwrap(), None);
+        run.append(&record(1)).unwrap();
+        let refused = || run.checkpoint().unwrap_err().to_string();
+        assert!(refused().contains("last.safetensors is missing"), "{}", refused());
+        assert!(refused().contains("records of 1 epochs"), "{}", refused());
+        assert!(refused().contains("--config"), "{}", refused());
+        fs::write(temp.path().join(BEST), "best").unwrap();
+        assert!(refused().contains("copy best.safetensors"), "{}", refused());
+        fs::write(temp.path().join(PREVIOUS), "previous").unwrap();
+        assert!(refused().contains("copy previous.safetensors"), "{}", refused());
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("nowhere", temp.path().join(LAST)).unwrap();
+            assert!(refused().contains("is a link to a file that does not exist"), "{}", refused());
+            fs::remove_file(temp.path().join(LAST)).unwrap();
+        }
+        fs::write(temp.path().join(LAST), "last").unwrap();
+        assert_eq!(run.checkpoint().unwrap(), Some(run.last()));
+        drop(run);
+
+        // Without its configuration, the folder still holds what a new run would overwrite.
+        fs::remove_file(temp.path().join(CONFIG)).unwrap();
+        for file in [LAST, PREVIOUS, BEST, METRICS] {
+            let refused = Run::reserve(temp.path()).unwrap_err().to_string();
+            assert!(refused.contains(file), "{file}: {refused}");
+            assert!(Run::reserve_free(temp.path()).unwrap().is_none());
+            fs::remove_file(temp.path().join(file)).unwrap();
+        }
+        assert!(Run::reserve(temp.path()).is_ok());
     }
 
     #[test]

@@ -24,7 +24,14 @@ fn training_leaves_a_complete_folder_and_learns() {
     let run = temp.path().join("run");
     assert_eq!(
         names_in(&run),
-        [".lock", "best.safetensors", "config.json", "last.safetensors", "metrics.jsonl"]
+        [
+            ".lock",
+            "best.safetensors",
+            "config.json",
+            "last.safetensors",
+            "metrics.jsonl",
+            "previous.safetensors"
+        ]
     );
     let lines = metrics(&run);
     assert_eq!(lines.len(), 6);

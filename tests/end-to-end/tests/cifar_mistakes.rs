@@ -159,3 +159,39 @@ fn a_full_disk_is_reported_and_the_earlier_checkpoint_stays() {
     let names = names_in(&temp.path().join("run"));
     assert!(names.iter().all(|name| !name.ends_with(".tmp")), "{names:?}");
 }
+
+#[test]
+fn a_run_that_lost_its_last_checkpoint_keeps_its_results() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    tiny(folder, "run", &["--epochs", "2"]);
+    let last = folder.join("run/last.safetensors");
+    let kept = ["best.safetensors", "previous.safetensors", "metrics.jsonl", "config.json"];
+    let read = || kept.map(|name| fs::read(folder.join("run").join(name)).unwrap());
+    let before = read();
+    fs::remove_file(&last).unwrap();
+    let ways = ["records of 2 epochs", "copy previous.safetensors", "best.safetensors"];
+    let resume = ["--resume", "run"];
+    fails(folder, &resume, &[&["run/last.safetensors is missing"][..], &ways].concat());
+    std::os::unix::fs::symlink("nowhere", &last).unwrap();
+    fails(folder, &resume, &[&["is a link to a file that does not exist"][..], &ways].concat());
+    fs::remove_file(&last).unwrap();
+    // Nor does a new run overwrite what is left of one.
+    fs::rename(folder.join("run/config.json"), folder.join("config.json")).unwrap();
+    fails(folder, &[&TINY[..], &["--out", "run"]].concat(), &["config.json is missing", "--out"]);
+    fs::rename(folder.join("config.json"), folder.join("run/config.json")).unwrap();
+    assert!(read() == before);
+
+    // The advice works, and the epoch that is trained again has the same result.
+    let records = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    fs::copy(folder.join("run/previous.safetensors"), &last).unwrap();
+    let output = train(folder, &resume).output().unwrap();
+    assert!(output.status.success(), "{}", both(&output));
+    assert!(both(&output).contains("after 1 of 2 epochs"), "{}", both(&output));
+    let scores = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(|line| line.split(",\"seconds\"").next().unwrap().into());
+        lines.collect()
+    };
+    let again = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    assert_eq!(scores(&again), scores(&records));
+}

@@ -116,15 +116,9 @@ impl Session {
         );
         interrupt::listen()?;
         let mut trainer = Trainer::new(config.settings.clone(), set, device)?;
-        // A process that was killed before its first checkpoint has trained nothing yet.
-        if run.last().exists() {
-            trainer.restore(&run.last()).with_context(|| {
-                format!(
-                    "{} cannot be continued. If {} is whole, a copy of it in place of {} goes back to the best epoch",
-                    folder.display(),
-                    run::BEST,
-                    run::LAST
-                )
+        if let Some(checkpoint) = run.checkpoint()? {
+            trainer.restore(&checkpoint).with_context(|| {
+                format!("{} cannot be continued. {}", folder.display(), run.ways_out())
             })?;
         }
         run.forget_after(trainer.epoch().into())?;
