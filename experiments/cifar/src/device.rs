@@ -2,10 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
 use vmf_kernels::simd::Isa;
 
+use crate::limits;
 use crate::terminal;
 
 /// The device named `cpu`, `cuda` or `cuda:1`.
@@ -62,8 +63,12 @@ pub fn in_words(device: &Device, threads: usize) -> String {
 /// Only the first call has an effect, so it must come before anything is computed.
 pub fn use_threads(threads: Option<usize>) -> Result<usize> {
     static STARTED: Mutex<bool> = Mutex::new(false);
-    if threads == Some(0) {
-        bail!("--threads is 0; it must be at least 1");
+    if let Some(count) = threads {
+        ensure!(
+            (1..=limits::THREADS).contains(&count),
+            "--threads is {count}; it must be at least 1 and at most {}",
+            limits::THREADS
+        );
     }
     Isa::requested()
         .context("the environment requests instructions that this machine does not have")?;
@@ -106,6 +111,14 @@ mod tests {
         assert!(parse("cpu").unwrap().is_cpu());
         for wrong in ["cpu:1", "gpu", "", "cuda:one"] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_threads_that_cannot_be_started_is_refused() {
+        for count in [0, 100_000, usize::MAX] {
+            let error = use_threads(Some(count)).unwrap_err().to_string();
+            assert!(error.contains(&format!("--threads is {count}")), "{error}");
         }
     }
 

@@ -8,7 +8,7 @@
 //! | [`data`] | reads, fetches and generates data sets, and makes batches of them |
 //! | [`model`] | the network |
 //! | [`settings`] | the settings of a run, as flags and as `config.json` |
-//! | [`run`], [`lock`] | the folder of a run, and who may write to it |
+//! | [`run`], [`checkpoint`], [`lock`] | the folder of a run, its checkpoints, and who may write to it |
 //! | [`training`] | one step, one epoch, one checkpoint |
 //! | [`trained`] | a trained network, opened to be looked at |
 //! | [`evaluation`] | how well a network predicts |
@@ -17,9 +17,11 @@
 //! | [`landscape`] | the loss around the trained weights of a layer |
 //! | [`prediction`] | what is in a picture |
 //! | [`export`] | a trained network as a folder for the Hugging Face hub |
+//! | [`limits`] | bounds for files and numbers that come from outside |
 //! | [`device`] | where to compute |
 //! | [`interrupt`], [`terminal`] | when to stop, and how to print |
 
+pub mod checkpoint;
 pub mod commands;
 pub mod comparison;
 pub mod data;
@@ -28,6 +30,7 @@ pub mod evaluation;
 pub mod export;
 pub mod interrupt;
 pub mod landscape;
+pub mod limits;
 pub mod lock;
 pub mod model;
 pub mod prediction;

@@ -13,6 +13,8 @@ use std::fmt;
 use std::str::FromStr;
 use vmf_candle::{ConvStack, Forward, Pass, Posterior, VmfConfig, vmf_conv2d};
 
+use crate::limits;
+
 /// Which of the four networks; the number is that of the layers with weights in the original.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -118,9 +120,10 @@ impl VggConfig {
     /// The convolutions, in order.
     pub fn stages(&self) -> Result<Vec<Stage>> {
         ensure!(
-            self.width > 0.0 && self.width <= 64.0,
-            "the width is {}; it multiplies the channels and must be positive, such as 1 or 0.25",
-            self.width
+            self.width > 0.0 && self.width <= limits::WIDTH,
+            "the width is {}; it multiplies the channels and must be positive and at most {}, such as 1 or 0.25",
+            self.width,
+            limits::WIDTH
         );
         let (mut stages, mut index) = (Vec::new(), 0);
         let (mut inputs, mut size) = (self.in_channels, IMAGE_SIZE);
@@ -161,6 +164,17 @@ impl VggConfig {
             }
         }
         Ok(chain)
+    }
+
+    /// The names and shapes of the weights.
+    pub fn weights(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        let stages = self.stages()?;
+        let last = stages.last().context("a network has convolutions")?;
+        let classifier = ("classifier.weight".into(), vec![self.classes, last.outputs]);
+        let convolutions = stages.iter().map(|stage| {
+            (format!("{}.weight", stage.name()), vec![stage.outputs, stage.inputs, 3, 3])
+        });
+        Ok(std::iter::once(classifier).chain(convolutions).collect())
     }
 
     /// The linear layer at the end of the network.

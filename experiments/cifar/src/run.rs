@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::limits;
 use crate::lock::Lock;
 use crate::settings::{Config, RUN_VERSION};
 
@@ -269,7 +270,7 @@ impl Run {
         let kept =
             read_records(&self.folder)?.iter().filter(|record| record.epoch <= epochs).count();
         // The lines are copied, not parsed and written again, so that every digit stays as it was.
-        let text = self.metrics()?;
+        let text = read_metrics(&self.folder)?;
         let lines: Vec<&str> = text.lines().take(kept).collect();
         self.write_metrics(&lines)
     }
@@ -277,13 +278,9 @@ impl Run {
     /// Adds the record of an epoch.
     pub fn append(&self, record: &Record) -> Result<()> {
         let line = serde_json::to_string(record)?;
-        let text = self.metrics()?;
+        let text = read_metrics(&self.folder)?;
         let lines: Vec<&str> = text.lines().chain([line.as_str()]).collect();
         self.write_metrics(&lines)
-    }
-
-    fn metrics(&self) -> Result<String> {
-        read_if_there(&self.file(METRICS))
     }
 
     fn write_metrics(&self, lines: &[&str]) -> Result<()> {
@@ -314,8 +311,8 @@ fn cannot_lock(path: &Path) -> String {
 
 /// Reads a config.json.
 pub fn read_config(path: &Path) -> Result<Config> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = limits::read_text(path, limits::CONFIG)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     let damaged = || format!("{} is not the configuration of a run", path.display());
     // The version is checked first, because another version may have other fields.
     #[derive(Deserialize)]
@@ -329,13 +326,15 @@ pub fn read_config(path: &Path) -> Result<Config> {
         path.display(),
         header.version
     );
-    serde_json::from_str(&text).with_context(damaged)
+    let config: Config = serde_json::from_str(&text).with_context(damaged)?;
+    config.check().with_context(|| format!("{} cannot be used", path.display()))?;
+    Ok(config)
 }
 
 /// Reads the records of a run.
 pub fn read_records(folder: &Path) -> Result<Vec<Record>> {
     let path = folder.join(METRICS);
-    let text = read_if_there(&path)?;
+    let text = read_metrics(folder)?;
     let line = |(number, line): (usize, &str)| {
         serde_json::from_str(line).with_context(|| {
             format!("line {} of {} is damaged: remove it or restore it", number + 1, path.display())
@@ -344,9 +343,10 @@ pub fn read_records(folder: &Path) -> Result<Vec<Record>> {
     text.lines().enumerate().map(line).collect()
 }
 
-/// The text of a file, or an empty text if the file does not exist.
-fn read_if_there(path: &Path) -> Result<String> {
-    match fs::read_to_string(path) {
+/// The text of metrics.jsonl, which is empty if the file does not exist.
+pub fn read_metrics(folder: &Path) -> Result<String> {
+    let path = folder.join(METRICS);
+    match limits::read_text(&path, limits::RECORDS) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
         read => read.with_context(|| format!("cannot read {}", path.display())),
     }
@@ -501,7 +501,7 @@ mod tests {
         let run = begin(temp.path()).unwrap();
         assert!(read_records(temp.path()).unwrap().is_empty());
         run.append(&record(1)).unwrap();
-        let first = run.metrics().unwrap();
+        let first = read_metrics(run.folder()).unwrap();
         for epoch in 2..=3 {
             run.append(&record(epoch)).unwrap();
         }
@@ -512,7 +512,7 @@ mod tests {
         assert_eq!(epochs(&run), [1, 2, 3]);
         run.forget_after(1).unwrap();
         assert_eq!(epochs(&run), [1]);
-        assert_eq!(run.metrics().unwrap(), first);
+        assert_eq!(read_metrics(run.folder()).unwrap(), first);
     }
 
     #[test]

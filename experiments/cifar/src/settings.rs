@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use vmf_candle::Schedule;
 
 use crate::data::{Interface, Request, Source};
-use crate::model::{Depth, VggConfig};
+use crate::limits;
+use crate::model::{Depth, IMAGE_SIZE, VggConfig};
 
 /// The training method. Everything else is the same for all three, so that they can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -206,11 +207,28 @@ impl Preset {
 impl Settings {
     /// Refuses settings that a network cannot be trained with.
     pub fn check(&self) -> Result<()> {
-        ensure!(self.epochs > 0, "--epochs is 0; it must be at least 1");
         ensure!(
-            self.batch >= 2,
-            "a batch of {} has no variance to normalize by: --batch must be at least 2",
-            self.batch
+            (1..=limits::EPOCHS).contains(&self.epochs),
+            "--epochs is {}; it must be at least 1 and at most {}",
+            self.epochs,
+            limits::EPOCHS
+        );
+        check_batch(self.batch)?;
+        // The width is checked where it is used.
+        self.network(3, 10).stages()?;
+        for (name, count) in
+            [("--train-images", self.train_images), ("--test-images", self.test_images)]
+        {
+            ensure!(
+                count <= limits::IMAGES,
+                "{name} is {count}; it must be at most {}",
+                limits::IMAGES
+            );
+        }
+        ensure!(
+            (0.0..=0.9).contains(&self.label_noise),
+            "the label noise is {}; it is the share of wrong labels, from 0 to 0.9",
+            self.label_noise
         );
         for (name, value) in [
             ("--lr", self.lr),
@@ -264,6 +282,20 @@ impl Settings {
             Decay::Cosine => Schedule::cosine(self.lr, 0.0, f64::from(self.epochs)).at(epochs),
         }
     }
+}
+
+/// Refuses a batch that cannot be normalized or is too large.
+pub fn check_batch(batch: usize) -> Result<()> {
+    ensure!(
+        batch >= 2,
+        "a batch of {batch} has no variance to normalize by: --batch must be at least 2"
+    );
+    ensure!(
+        batch <= limits::BATCH,
+        "a batch of {batch} is too large: --batch must be at most {}",
+        limits::BATCH
+    );
+    Ok(())
 }
 
 /// Where a run computes and how often it saves. None of this changes the results, so a resumed run
@@ -342,6 +374,51 @@ pub struct Config {
 }
 
 impl Config {
+    /// Refuses a configuration that this program would not write: the file may come from anywhere,
+    /// and memory is allocated by what it says.
+    pub fn check(&self) -> Result<()> {
+        self.settings.check()?;
+        self.machine.check()?;
+        let Interface { shape, normalization, classes } = &self.interface;
+        ensure!(
+            matches!(shape.channels, 1 | 3) && shape.size == IMAGE_SIZE,
+            "its images have {} channels and {} x {} pixels; the networks take 1 or 3 channels and {IMAGE_SIZE} x {IMAGE_SIZE} pixels",
+            shape.channels,
+            shape.size,
+            shape.size
+        );
+        let lengths = [&normalization.mean, &normalization.deviation].map(Vec::len);
+        ensure!(
+            lengths == [shape.channels; 2],
+            "its normalization has {lengths:?} channels, and its images have {}",
+            shape.channels
+        );
+        let is_usable = |deviation: &f64| deviation.is_finite() && *deviation > 0.0;
+        ensure!(
+            normalization.mean.iter().all(|mean| mean.is_finite())
+                && normalization.deviation.iter().all(is_usable),
+            "its normalization has a mean that is not finite, or a deviation that is not positive"
+        );
+        ensure!(
+            (1..=limits::CLASSES).contains(&classes.len()),
+            "it has {} classes; there must be at least 1 and at most {}",
+            classes.len(),
+            limits::CLASSES
+        );
+        let is_name = |name: &String| {
+            let length = name.chars().count();
+            (1..=limits::CLASS_NAME).contains(&length) && !name.chars().any(char::is_control)
+        };
+        if let Some(name) = classes.iter().find(|name| !is_name(name)) {
+            let start: String = name.chars().take(20).collect();
+            bail!(
+                "the class {start:?} must have 1 to {} characters, and no control characters",
+                limits::CLASS_NAME
+            );
+        }
+        Ok(())
+    }
+
     /// The network.
     pub fn network(&self) -> VggConfig {
         let Interface { shape, classes, .. } = &self.interface;
@@ -412,7 +489,14 @@ mod tests {
         let quick = Preset::Quick.settings();
         for (settings, word) in [
             (Settings { epochs: 0, ..quick.clone() }, "epochs"),
+            (Settings { epochs: u32::MAX, ..quick.clone() }, "--epochs"),
             (Settings { batch: 1, ..quick.clone() }, "batch"),
+            (Settings { batch: 1 << 32, ..quick.clone() }, "batch"),
+            (Settings { width: 8.0, ..quick.clone() }, "width"),
+            (Settings { width: f64::NAN, ..quick.clone() }, "width"),
+            (Settings { train_images: usize::MAX, ..quick.clone() }, "--train-images"),
+            (Settings { test_images: 1 << 40, ..quick.clone() }, "--test-images"),
+            (Settings { label_noise: -0.1, ..quick.clone() }, "label noise"),
             (Settings { lr: -1.0, ..quick.clone() }, "--lr"),
             (Settings { beta: f64::NAN, ..quick.clone() }, "--beta"),
             (Settings { sigma: 0.0, ..quick.clone() }, "--sigma"),

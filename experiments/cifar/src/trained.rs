@@ -8,8 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarMap;
 use sha2::{Digest, Sha256};
-use vmf_candle::{Checkpoint, Posterior, Progress, Summary, seeded};
+use vmf_candle::{Posterior, Progress, Summary, seeded};
 
+use crate::checkpoint;
 use crate::data::{self, Dataset};
 use crate::model::Vgg;
 use crate::run::{self, Record};
@@ -60,7 +61,7 @@ impl Trained {
                 run::LAST
             );
         };
-        let checkpoint = Checkpoint::open(weights)?;
+        let checkpoint = checkpoint::open(weights, &config.network())?;
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, config.settings.seed, DType::F32, device);
         let model = Vgg::new(&config.network(), &posterior, vb)?;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use vmf_candle::Checkpoint;
 
 use super::{compare, train};
+use crate::checkpoint;
 use crate::data;
 use crate::device;
 use crate::evaluation::Options;
@@ -133,7 +133,7 @@ fn epochs_done(folder: &Path, wanted: &Settings) -> Result<Option<u64>> {
     if !last.is_file() {
         return Ok(Some(0));
     }
-    Ok(Some(Checkpoint::open(&last)?.progress().epoch))
+    Ok(Some(checkpoint::open(&last, &stored.network())?.progress().epoch))
 }
 
 /// Prints what will be done and how long it will take.

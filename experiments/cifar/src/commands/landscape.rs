@@ -15,6 +15,7 @@ use crate::landscape::family::{Directions, Family};
 use crate::landscape::measure::{self, Measured, Settings};
 use crate::landscape::probe::Probe;
 use crate::landscape::{Claimed, Findings, draw};
+use crate::limits;
 use crate::run;
 use crate::terminal;
 use crate::trained::Trained;
@@ -53,9 +54,10 @@ pub struct Args {
 /// Measures a landscape, or continues one that was stopped, and draws it.
 pub fn run(args: &Args) -> Result<()> {
     ensure!(
-        args.points >= 5 && !args.points.is_multiple_of(2),
-        "--points is {}; it must be an odd number of at least 5",
-        args.points
+        (5..=limits::POINTS).contains(&args.points) && !args.points.is_multiple_of(2),
+        "--points is {}; it must be an odd number of at least 5 and at most {}",
+        args.points,
+        limits::POINTS
     );
     let device = device::choose(args.device.as_deref())?;
     device::use_threads(args.threads)?;

@@ -4,13 +4,13 @@
 //! red, green and blue planes of 32 rows of 32 pixels. A file is used only if its SHA-256 is that of
 //! the official release.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, Result};
 use super::{Dataset, Shape, Split};
+use crate::limits;
 
 /// The folder of the files, named as in the official archive.
 pub const FOLDER: &str = "cifar-10-batches-bin";
@@ -53,7 +53,7 @@ pub fn locate(folder: &Path) -> PathBuf {
 /// Reads one file and checks it.
 fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     let path = folder.join(name);
-    let bytes = match fs::read(&path) {
+    let bytes = match limits::read(&path, limits::DOWNLOAD) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(Error::Missing {
@@ -105,6 +105,7 @@ pub fn read(folder: &Path) -> Result<Dataset> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn sha256_is_that_of_the_standard() {

@@ -4,7 +4,6 @@
 //! the dimensions as big-endian words, and the values. The images of 28 x 28 pixels are padded with
 //! black to 32 x 32, which is the input size of the networks.
 
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +12,7 @@ use flate2::read::GzDecoder;
 use super::cifar10::sha256;
 use super::error::{Error, Result};
 use super::{Dataset, Shape, Split};
+use crate::limits;
 
 /// The four files with the SHA-256 of their uncompressed contents.
 const FILES: [(&str, &str); 4] = [
@@ -34,6 +34,9 @@ const CLASSES: [&str; 10] = [
     "bag",
     "ankle boot",
 ];
+
+/// Largest number of bytes that is read or unpacked. The largest file has 47 MB.
+const UNPACKED: u64 = 64 << 20;
 
 const SIZE: usize = 28;
 const PADDED: usize = 32;
@@ -66,7 +69,7 @@ pub fn read(folder: &Path) -> Result<Dataset> {
 fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     let (plain, packed) = (folder.join(name), folder.join(format!("{name}.gz")));
     let path = if plain.exists() { plain } else { packed };
-    let stored = match fs::read(&path) {
+    let stored = match limits::read(&path, UNPACKED) {
         Ok(stored) => stored,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(Error::Missing {
@@ -81,9 +84,8 @@ fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     let mut bytes = stored;
     if path.extension().is_some_and(|kind| kind == "gz") {
         let mut unpacked = Vec::new();
-        // The largest file has 47 MB. A file that expands to more must not fill the memory.
         GzDecoder::new(&bytes[..])
-            .take(64 << 20)
+            .take(UNPACKED)
             .read_to_end(&mut unpacked)
             .map_err(|error| wrong(format!("it cannot be unpacked: {error}")))?;
         bytes = unpacked;
@@ -116,6 +118,7 @@ fn split(images: &[u8], labels: &[u8], count: usize) -> Split {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn pictures_stand_in_the_middle() {

@@ -11,6 +11,7 @@ use std::f64::consts::{PI, TAU};
 use super::error::{Error, Result};
 use super::random::{Draws, below, unit};
 use super::{Dataset, Shape, Split};
+use crate::limits;
 
 /// The size of the set and the share of wrong labels.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +48,13 @@ pub fn generate(config: &Config) -> Result<Dataset> {
         return Err(Error::Setting(
             "a synthetic set needs at least one training and one test image".into(),
         ));
+    }
+    let most = config.train_images.max(config.test_images);
+    if most > limits::IMAGES {
+        return Err(Error::Setting(format!(
+            "{most} images were requested; a synthetic set has at most {}",
+            limits::IMAGES
+        )));
     }
     let split = |name, count| generate_split(&Draws::new(SEED, name, 0), count, config.label_noise);
     let classes = WAVELENGTHS.iter().flat_map(|wavelength| {
@@ -137,6 +145,10 @@ mod tests {
         // 600 of 2,000 expected; five standard deviations are 102.
         assert!(wrong.abs_diff(600) < 102, "{wrong}");
         assert!(generate(&Config { label_noise: 1.5, ..Config::default() }).is_err());
+        for count in [0, 1 << 40, usize::MAX] {
+            assert!(generate(&Config { train_images: count, ..Config::default() }).is_err());
+            assert!(generate(&Config { test_images: count, ..Config::default() }).is_err());
+        }
     }
 
     /// The class whose wave is the strongest in the picture, whatever its phase.

@@ -75,8 +75,8 @@ impl Options {
     /// weights in the same way, that one is returned; otherwise the network is evaluated.
     pub fn evaluation(&self, trained: &Trained, set: &Dataset) -> Result<Evaluation> {
         let protocol = self.protocol(set)?;
-        let stored = Evaluation::stored(&trained.folder, &Network::of(trained), &protocol);
-        match stored {
+        let (network, classes) = (Network::of(trained), set.classes.len());
+        match Evaluation::stored(&trained.folder, &network, &protocol, classes) {
             Some(evaluation) => {
                 tracing::info!("{} has been evaluated before", trained.folder.display());
                 Ok(evaluation)

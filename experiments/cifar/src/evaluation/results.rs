@@ -1,11 +1,11 @@
 //! The result of an evaluation, as `evaluation.json` keeps it.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use vmf_core::metrics::{Binning, PROBABILITY_FLOOR, Predictions};
 
+use crate::limits;
 use crate::settings::Settings;
 use crate::trained::Trained;
 
@@ -208,19 +208,40 @@ impl Quality {
     }
 }
 
+impl Example {
+    /// Whether image and classes exist.
+    fn is_within(&self, protocol: &Protocol, classes: usize) -> bool {
+        self.image < protocol.test_images
+            && self.label < classes
+            && self.predicted < classes
+            && self.probabilities.len() == classes
+    }
+}
+
 impl Evaluation {
+    fn examples(&self) -> impl Iterator<Item = &Example> {
+        self.most_uncertain.iter().chain(&self.confidently_wrong)
+    }
+
     /// The scores of one way to predict, if the network can predict that way.
     pub fn way(&self, way: Way) -> Option<&Measured> {
         self.ways.iter().find(|measured| measured.way == way)
     }
 
     /// The evaluation that a folder keeps, if it is of this network under this protocol. A file that
-    /// cannot be read counts as absent, because the evaluation can be made again.
-    pub fn stored(folder: &Path, network: &Network, protocol: &Protocol) -> Option<Self> {
-        let text = fs::read_to_string(folder.join(EVALUATION)).ok()?;
+    /// cannot be read or used counts as absent, because the evaluation can be made again.
+    pub fn stored(
+        folder: &Path,
+        network: &Network,
+        protocol: &Protocol,
+        classes: usize,
+    ) -> Option<Self> {
+        let text = limits::read_text(&folder.join(EVALUATION), limits::EVALUATION).ok()?;
         let stored: Self = serde_json::from_str(&text).ok()?;
-        let fits =
-            stored.version == VERSION && stored.network == *network && stored.protocol == *protocol;
+        let fits = stored.version == VERSION
+            && stored.network == *network
+            && stored.protocol == *protocol
+            && stored.examples().all(|example| example.is_within(protocol, classes));
         fits.then_some(stored)
     }
 

@@ -107,11 +107,7 @@ fn plan(network: &VggConfig) -> Result<Vec<usize>> {
 /// The records of the epochs that this network was trained for.
 fn metrics(trained: &Trained) -> Result<String> {
     // The lines are copied, not parsed and written again, so that every digit stays as it was.
-    let path = trained.folder.join(run::METRICS);
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        read => read.with_context(|| format!("cannot read {}", path.display()))?,
-    };
+    let text = run::read_metrics(&trained.folder)?;
     let seen = |record: &&Record| record.epoch <= trained.epoch;
     let count = trained.records.iter().filter(seen).count();
     let lines = text.lines().take(count);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use lab::{Entries, Journal, OutDir};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use super::family::{Directions, Family};
 use super::probe::Probe;
 use super::shape::Surface;
 use crate::interrupt;
+use crate::limits;
 
 /// The journal of the points.
 const POINTS: &str = "points.jsonl";
@@ -158,6 +159,7 @@ fn ensure_fits(path: &Path, settings: &Settings) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
+    limits::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let Entries { settings: begun, .. } = match Journal::read::<Settings, Point>(path) {
         Ok(entries) => entries,
         // A process that was killed while it wrote the first line has left nothing to continue.

@@ -10,18 +10,16 @@
 //! 5. For Fashion-MNIST it is resized to 28 x 28 pixels and padded with black to 32 x 32, as the
 //!    training images are.
 
-use std::io::{BufRead, Seek};
+use std::io::{BufRead, BufReader, Seek};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{Device, Tensor};
 use image::imageops::{self, FilterType};
 use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 
 use crate::data::{Interface, Normalization, Shape, Source};
-
-/// Largest size of a decoded picture in bytes: 67 million pixels in colour.
-const LARGEST: u64 = 192 << 20;
+use crate::limits;
 
 /// The input format of a network: the shape of its images and how pixels are normalized.
 #[derive(Clone, Debug)]
@@ -60,10 +58,15 @@ impl Frame {
 
     /// Reads a PNG or JPEG file: pixels channel by channel, row by row.
     pub fn read(&self, path: &Path) -> Result<Vec<u8>> {
-        let size = std::fs::metadata(path).context("it cannot be read")?.len();
-        ensure!(size <= LARGEST, "its {} megabytes are more than a picture may have", size >> 20);
-        let reader = ImageReader::open(path).context("it cannot be read")?;
-        Ok(self.fit(decode(reader)?))
+        let file = limits::open(path).context("it cannot be read")?;
+        let size = file.metadata().context("it cannot be read")?.len();
+        ensure!(
+            size <= limits::PICTURE,
+            "its {} megabytes are more than the {} that a picture may have",
+            size >> 20,
+            limits::PICTURE >> 20
+        );
+        Ok(self.fit(decode(ImageReader::new(BufReader::new(file)))?))
     }
 
     /// The normalized picture as a batch of one, of shape (1, channels, height, width).
@@ -82,7 +85,8 @@ impl Frame {
     fn fit(&self, picture: DynamicImage) -> Vec<u8> {
         let side = picture.width().min(picture.height());
         let (left, top) = ((picture.width() - side) / 2, (picture.height() - side) / 2);
-        let picture = picture.crop_imm(left, top, side, side);
+        let square = picture.crop_imm(left, top, side, side);
+        drop(picture);
         let mean = self.normalization.mean.iter();
         let behind: Vec<f64> = mean.map(|mean| 255.0 * mean).collect();
         // A picture that is as large as the frame has its border already.
@@ -90,14 +94,14 @@ impl Frame {
         let size = (self.shape.size - 2 * margin) as u32;
         // The alpha channel is opaque after blending, so it is dropped before resizing.
         let inner: Vec<u8> = if self.shape.channels == 1 {
-            let mut grey = picture.into_luma_alpha8();
+            let mut grey = square.into_luma_alpha8();
             for image::LumaA([value, alpha]) in grey.pixels_mut() {
                 *value = over(*value, *alpha, behind[0]);
             }
             let grey = DynamicImage::ImageLumaA8(grey).into_luma8();
             resized(grey, size).into_raw()
         } else {
-            let mut colours = picture.into_rgba8();
+            let mut colours = square.into_rgba8();
             for image::Rgba([red, green, blue, alpha]) in colours.pixels_mut() {
                 for (value, behind) in [red, green, blue].into_iter().zip(&behind) {
                     *value = over(*value, *alpha, *behind);
@@ -144,27 +148,36 @@ fn decode<R: BufRead + Seek>(mut reader: ImageReader<R>) -> Result<DynamicImage>
     // The format is guessed from the contents, not from the file's name.
     reader.clear_format();
     let mut reader = reader.with_guessed_format().context("it cannot be read")?;
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(LARGEST);
-    reader.limits(limits.clone());
-    let unpacked = || -> std::result::Result<DynamicImage, ImageError> {
-        let mut decoder = reader.into_decoder()?;
-        limits.reserve(decoder.total_bytes())?;
-        decoder.set_limits(limits)?;
+    let mut allowed = Limits::default();
+    allowed.max_alloc = Some(limits::DECODED);
+    reader.limits(allowed.clone());
+    let explain = |error| match error {
+        ImageError::Limits(_) => too_large(),
+        ImageError::Unsupported(_) => anyhow!("it is neither PNG nor JPEG"),
+        error => anyhow!("it is damaged: {error}"),
+    };
+    let mut decoder = reader.into_decoder().map_err(explain)?;
+    let (width, height) = decoder.dimensions();
+    if u64::from(width) * u64::from(height) > limits::PIXELS {
+        return Err(too_large());
+    }
+    let decoded = || -> std::result::Result<DynamicImage, ImageError> {
+        allowed.reserve(decoder.total_bytes())?;
+        decoder.set_limits(allowed)?;
         let orientation = decoder.orientation()?;
         let mut picture = DynamicImage::from_decoder(decoder)?;
         picture.apply_orientation(orientation);
         Ok(picture)
     };
-    match unpacked() {
-        Ok(picture) => Ok(picture),
-        Err(ImageError::Limits(_)) => bail!(
-            "it is larger than {} megabytes when unpacked: make it smaller first",
-            LARGEST >> 20
-        ),
-        Err(ImageError::Unsupported(_)) => bail!("it is neither PNG nor JPEG"),
-        Err(error) => bail!("it is damaged: {error}"),
-    }
+    decoded().map_err(explain)
+}
+
+fn too_large() -> anyhow::Error {
+    anyhow!(
+        "it is too large: a picture may have {} million pixels, and {} megabytes when it is decoded",
+        limits::PIXELS / 1_000_000,
+        limits::DECODED >> 20
+    )
 }
 
 #[cfg(test)]
@@ -265,7 +278,20 @@ mod tests {
         let header_checksum = crc32(&png[12..29]);
         png[29..33].copy_from_slice(&header_checksum.to_be_bytes());
         let error = refused(&png);
-        assert!(error.contains("megabytes when unpacked"), "{error}");
+        assert!(error.contains("million pixels"), "{error}");
+    }
+
+    #[test]
+    fn a_picture_of_few_bits_and_many_pixels_is_refused() {
+        // 13,800 x 13,800 pixels of one bit: 24 MB in memory, but 760 MB in colour.
+        let mut png = Vec::new();
+        let mut encoder = png::Encoder::new(&mut png, 13_800, 13_800);
+        encoder.set_color(png::ColorType::Grayscale);
+        encoder.set_depth(png::BitDepth::One);
+        encoder.set_compression(png::Compression::Fastest);
+        encoder.write_header().unwrap().write_image_data(&vec![0; 13_800 * 1_725]).unwrap();
+        let error = decode(ImageReader::new(Cursor::new(png))).unwrap_err().to_string();
+        assert!(error.contains("million pixels"), "{error}");
     }
 
     /// The checksum of PNG's chunks.

@@ -14,6 +14,7 @@ use vmf_candle::{Summary, Thresholds};
 use crate::data::Dataset;
 use crate::evaluation::results::{Evaluation, Way};
 use crate::evaluation::{Options, tables};
+use crate::limits;
 use crate::trained::Trained;
 
 /// The file in the run's folder that the report is written to by default.
@@ -140,8 +141,8 @@ fn landscapes(folder: &Path) -> Result<Vec<(String, String)>> {
     files.sort();
     let read = |path: PathBuf| {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let svg =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let svg = limits::read_text(&path, limits::FIGURE)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         Ok((name, svg))
     };
     files.into_iter().map(read).collect()

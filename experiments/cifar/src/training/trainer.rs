@@ -89,6 +89,11 @@ impl Trainer {
             settings.batch,
             set.train.len()
         );
+        let steps = u64::from(settings.epochs) * (set.train.len() / settings.batch) as u64;
+        ensure!(
+            steps <= u32::MAX.into(),
+            "{steps} steps are more than this program can count: lower --epochs or raise --batch"
+        );
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, settings.seed, DType::F32, &device);
         let network = settings.network(set.shape.channels, set.classes.len());
@@ -252,19 +257,27 @@ impl Trainer {
     }
 
     /// Restores the state of a checkpoint that was made with the same settings.
-    pub fn restore(&mut self, path: &Path) -> Result<()> {
-        let checkpoint = Checkpoint::open(path)?;
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let progress = checkpoint.progress();
         ensure!(
             progress.config == serde_json::to_value(&self.settings)?,
-            "{} belongs to a run with other settings than its config.json",
-            path.display()
+            "the checkpoint belongs to a run with other settings than config.json"
         );
-        let damaged = || format!("{} does not hold the state of a training", path.display());
-        let state: State =
-            serde_json::from_value(progress.metrics.clone()).with_context(damaged)?;
-        let epoch = u32::try_from(progress.epoch).with_context(damaged)?;
-        let step = u32::try_from(progress.step).with_context(damaged)?;
+        let damaged = "the checkpoint does not hold the state of a training";
+        let state: State = serde_json::from_value(progress.metrics.clone()).context(damaged)?;
+        // The counters depend on each other, so that damaged ones do not fit.
+        let (steps, batch) = (self.steps_per_epoch() as u64, self.settings.batch as u64);
+        let in_epoch = state.step_in_epoch as u64;
+        let fits = progress.epoch <= self.settings.epochs.into()
+            && in_epoch <= steps
+            && progress.step == progress.epoch * steps + in_epoch
+            && state.sums.images == in_epoch * batch
+            && state.sums.correct <= state.sums.images
+            && state.sums.nll.is_finite()
+            && !state.best_nll.is_nan();
+        ensure!(fits, "{damaged}: its counters contradict each other");
+        let epoch = u32::try_from(progress.epoch).context(damaged)?;
+        let step = u32::try_from(progress.step).context(damaged)?;
         checkpoint.restore(&self.vars, Some(&mut self.adam))?;
         (self.epoch, self.step, self.state) = (epoch, step, state);
         Ok(())

@@ -9,6 +9,7 @@ mod stock;
 
 use crate::device;
 use crate::model::{Depth, IMAGE_SIZE, Vgg, VggConfig};
+use crate::settings::check_batch;
 use crate::terminal;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
@@ -21,6 +22,9 @@ use vmf_candle::{
     Adam, AdamConfig, Elbo, Forward, Pass, Posterior, backward, cross_entropy, seeded,
 };
 use vmf_kernels::simd::Isa;
+
+/// Largest number of steps of each kind.
+const STEPS: usize = 1_000_000;
 
 /// Number of training images of CIFAR-10.
 const EPOCH: usize = 50_000;
@@ -148,12 +152,13 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Times training.
 fn measure(args: &Args, threads: usize) -> Result<Report> {
-    ensure!(
-        args.batch >= 2,
-        "a batch of {} has no variance to normalize by: use --batch 2 or more",
-        args.batch
-    );
-    ensure!(args.steps >= 1, "--steps must be at least 1");
+    check_batch(args.batch)?;
+    for (name, count, least) in [("--steps", args.steps, 1), ("--warm-up", args.warm_up, 0)] {
+        ensure!(
+            (least..=STEPS).contains(&count),
+            "{name} is {count}; it must be at least {least} and at most {STEPS}"
+        );
+    }
     let network = VggConfig { depth: args.depth, width: args.width, ..Default::default() };
     let device = device::parse(&args.device)?;
     let mut subject: Box<dyn Subject> = match args.ops {

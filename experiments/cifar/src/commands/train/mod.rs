@@ -11,6 +11,7 @@ use vmf_candle::{Collapse, Thresholds};
 
 pub use show::duration;
 
+use crate::checkpoint;
 use crate::data::{self, Dataset};
 use crate::device;
 use crate::interrupt::{self, Interrupted};
@@ -108,6 +109,11 @@ impl Session {
         let (run, stored) = Run::open(folder)?;
         let config = Config { machine: machine.clone().or(stored.machine), ..stored };
         let (device, _) = prepare(&config.machine)?;
+        let unusable = || format!("{} cannot be continued. {}", folder.display(), run.ways_out());
+        let checkpoint = match run.checkpoint()? {
+            Some(path) => Some(checkpoint::open(&path, &config.network()).with_context(unusable)?),
+            None => None,
+        };
         let set = load(&config.settings, &config.machine)?;
         ensure!(
             set.interface().fits(&config.interface),
@@ -116,10 +122,11 @@ impl Session {
         );
         interrupt::listen()?;
         let mut trainer = Trainer::new(config.settings.clone(), set, device)?;
-        if let Some(checkpoint) = run.checkpoint()? {
-            trainer.restore(&checkpoint).with_context(|| {
-                format!("{} cannot be continued. {}", folder.display(), run.ways_out())
-            })?;
+        if let Some(checkpoint) = checkpoint {
+            trainer
+                .restore(&checkpoint)
+                .with_context(|| run.last().display().to_string())
+                .with_context(unusable)?;
         }
         run.forget_after(trainer.epoch().into())?;
         terminal::say(format!(
