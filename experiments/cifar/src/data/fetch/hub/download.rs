@@ -12,6 +12,7 @@ use std::time::Duration;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 
 use crate::data::error::{Error, Result};
+use crate::limits;
 
 /// Timeout in seconds, unless `HF_HUB_DOWNLOAD_TIMEOUT` is set.
 const PATIENCE: f64 = 20.0;
@@ -28,11 +29,16 @@ pub(super) fn download(repository: &str, file: &'static str, folder: &Path) -> R
         let _ = sender.send(Event::End(outcome));
     });
     let patience = patience();
-    let mut bar = None;
+    let (mut bar, mut received) = (None, 0_usize);
     loop {
         match events.recv_timeout(patience) {
-            Ok(Event::Size(bytes)) => bar = Some(Bar::new(file, bytes)),
+            Ok(Event::Size(bytes)) => {
+                check_size(file, bytes)?;
+                bar = Some(Bar::new(file, bytes));
+            }
             Ok(Event::Bytes(count)) => {
+                received = received.saturating_add(count);
+                check_size(file, received)?;
                 if let Some(bar) = &mut bar {
                     bar.advance(count);
                 }
@@ -51,6 +57,17 @@ pub(super) fn download(repository: &str, file: &'static str, folder: &Path) -> R
             }
         }
     }
+}
+
+/// Refuses a file before it fills the disk.
+fn check_size(file: &str, bytes: usize) -> Result<()> {
+    if bytes as u64 > limits::DOWNLOAD {
+        return Err(Error::Foreign(format!(
+            "{file} has {bytes} bytes or more, and may have {}",
+            limits::DOWNLOAD
+        )));
+    }
+    Ok(())
 }
 
 /// The hub as configured by the user's environment, but with a cache folder of our own. It is removed

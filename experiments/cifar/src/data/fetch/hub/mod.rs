@@ -15,6 +15,7 @@ use hf_hub::{Cache, Repo};
 use super::{BLOCK, Block};
 use crate::data::cifar10::{self, RECORDS};
 use crate::data::error::{Error, Result};
+use crate::limits;
 
 const REPOSITORY: &str = "uoft-cs/cifar10";
 
@@ -76,12 +77,14 @@ fn blocks(files: Files) -> Result<Vec<Block>> {
 /// Compares a file with its name. The hub and hf-hub name large files by their SHA-256, so a file
 /// that was damaged during the download does not match its name.
 fn check_against_name(path: &Path) -> Result<()> {
-    let stored = fs::canonicalize(path).map_err(Error::io("read", path))?;
+    let file = path.file_name().unwrap_or_default().display();
+    // Not an error of the disk: another source may still have the data.
+    let unreadable = |error| Error::Foreign(format!("{file} cannot be read: {error}"));
+    let stored = fs::canonicalize(path).map_err(unreadable)?;
     let name = stored.file_name().unwrap_or_default().to_string_lossy();
     let is_sha256 = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let bytes = fs::read(&stored).map_err(Error::io("read", path))?;
+    let bytes = limits::read(&stored, limits::DOWNLOAD).map_err(unreadable)?;
     if is_sha256 && cifar10::sha256(&bytes) != name {
-        let file = path.file_name().unwrap_or_default().display();
         return Err(Error::Foreign(format!(
             "{file} is damaged: its SHA-256 is not the one that the hub has for it"
         )));

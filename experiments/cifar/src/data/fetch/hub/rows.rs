@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::Cursor;
 use std::path::Path;
+use std::thread;
 
 use parquet::basic::Type;
 use parquet::column::reader::get_typed_column_reader;
@@ -16,6 +17,7 @@ use parquet::schema::types::SchemaDescriptor;
 use crate::data::cifar10::{CLASSES, PIXELS, RECORD};
 use crate::data::error::{Error, Result};
 use crate::data::fetch::planes_of;
+use crate::limits;
 
 /// Why a file cannot be used; the caller adds which file.
 type Reason = String;
@@ -23,10 +25,25 @@ type Reason = String;
 /// Memory limit for decoding one picture.
 const PICTURE_MEMORY: usize = 1 << 20;
 
+/// The name of the thread that decodes. A panic of this thread becomes an error, so the program need
+/// not report it.
+pub const THREAD: &str = "parquet";
+
 /// Reads a file of `expected` rows as records of a label byte and the red, green and blue planes.
 pub fn records(path: &Path, expected: usize) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(Error::io("read", path))?;
-    read(file, expected).map_err(|reason| {
+    let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
+    let decoded = || -> std::result::Result<Vec<u8>, Reason> {
+        let file = limits::open(path).map_err(unreadable)?;
+        let size = file.metadata().map_err(unreadable)?.len();
+        if size > limits::DOWNLOAD {
+            return Err(format!("it has {size} bytes, and may have {}", limits::DOWNLOAD));
+        }
+        // A damaged file can violate assertions in the Parquet library, and then it panics.
+        let decoder = thread::Builder::new().name(THREAD.into());
+        let decoder = decoder.spawn(move || read(file, expected)).map_err(unreadable)?;
+        decoder.join().map_err(|_| "it cannot be read: it contradicts itself".to_owned())?
+    };
+    decoded().map_err(|reason| {
         let name = path.file_name().unwrap_or_default().display();
         Error::Foreign(format!("{name}: {reason}"))
     })
@@ -38,9 +55,13 @@ fn read(file: File, expected: usize) -> std::result::Result<Vec<u8>, Reason> {
     let schema = reader.metadata().file_metadata().schema_descr();
     let images = column(schema, "img.bytes", Type::BYTE_ARRAY)?;
     let labels = column(schema, "label", Type::INT64)?;
-    let groups = reader.metadata().row_groups();
-    let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
-    if usize::try_from(rows) != Ok(expected) {
+    let mut rows = 0;
+    for group in reader.metadata().row_groups() {
+        // Memory is allocated for as many rows as a group claims.
+        let count = usize::try_from(group.num_rows()).ok().filter(|count| *count <= expected);
+        rows += count.ok_or_else(|| format!("a group of it claims {} rows", group.num_rows()))?;
+    }
+    if rows != expected {
         return Err(format!("it has {rows} rows, not {expected}"));
     }
 
