@@ -1,8 +1,8 @@
 //! Opens checkpoints, which may come from anywhere.
 //!
-//! A checkpoint is compared with the network that config.json describes before its tensors are read,
-//! and before that network is built: neither file can make the program allocate more than the other
-//! one accounts for.
+//! A checkpoint is compared with the network that config.json describes before its tensors are
+//! read, and before that network is built: neither file can make the program allocate more than the
+//! other one accounts for.
 
 use std::io::Read;
 use std::path::Path;

@@ -59,8 +59,8 @@ pub fn in_words(device: &Device, threads: usize) -> String {
     }
 }
 
-/// Starts the given number of threads, by default one per processor, and returns how many there are.
-/// Only the first call has an effect, so it must come before anything is computed.
+/// Starts the given number of threads, by default one per processor, and returns how many there
+/// are. Only the first call has an effect, so it must come before anything is computed.
 pub fn use_threads(threads: Option<usize>) -> Result<usize> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     if let Some(count) = threads {

@@ -1,5 +1,5 @@
-//! Requests to stop: Ctrl-C, and the signals of a system that ends programs or of a terminal that is
-//! closed.
+//! Requests to stop: Ctrl-C, and the signals of a system that ends programs or of a terminal that
+//! is closed.
 //!
 //! The first Ctrl-C asks the program to finish its step and save, the second ends it at once.
 
@@ -40,8 +40,8 @@ mod signals {
     use std::io;
     use std::sync::atomic::Ordering;
 
-    /// A repeated signal has no further effect, unlike a repeated Ctrl-C: when a terminal is closed,
-    /// both the kernel and the shell may send a hang-up.
+    /// A repeated signal has no further effect, unlike a repeated Ctrl-C: when a terminal is
+    /// closed, both the kernel and the shell may send a hang-up.
     extern "C" fn on_signal(_: c_int) {
         super::ASKED.store(true, Ordering::SeqCst);
     }

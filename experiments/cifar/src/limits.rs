@@ -1,4 +1,5 @@
-//! Limits for everything that comes from outside: files, downloads, and numbers that a person types.
+//! Limits for everything that comes from outside: files, downloads, and numbers that a person
+//! types.
 //!
 //! A file can claim any size, and a number can be any number. Each limit here is far above what the
 //! program needs, and is checked before memory is allocated for what it limits.

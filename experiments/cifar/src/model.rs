@@ -1,9 +1,9 @@
 //! VGG (Simonyan and Zisserman, 2015) for 32x32 images, built from variational units.
 //!
-//! The network has stacks of 3x3 convolutions, each followed by batch normalization without scale and
-//! shift, noise and ReLU; five max poolings, which reduce 32x32 to 1x1; and one linear classifier.
-//! Tensors have the same names as in torchvision's `vgg16_bn`: a convolution is at `features.0`, its
-//! normalization at `features.1`, and so on.
+//! The network has stacks of 3x3 convolutions, each followed by batch normalization without scale
+//! and shift, noise and ReLU; five max poolings, which reduce 32x32 to 1x1; and one linear
+//! classifier. Tensors have the same names as in torchvision's `vgg16_bn`: a convolution is at
+//! `features.0`, its normalization at `features.1`, and so on.
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
@@ -186,8 +186,8 @@ impl VggConfig {
     }
 
     /// Floating-point operations per image of a training step: the forward pass of each convolution
-    /// and its two gradients, except for the gradient with respect to the images. Taps on the padding
-    /// are counted.
+    /// and its two gradients, except for the gradient with respect to the images. Taps on the
+    /// padding are counted.
     pub fn training_flops(&self) -> Result<f64> {
         let stages = self.stages()?;
         let flops = |stage: &Stage| {

@@ -1,9 +1,9 @@
 //! The folder of a run: config.json, metrics.jsonl, and the last, the previous and the best
 //! checkpoint.
 //!
-//! Each file is written under a temporary name and then renamed, so that a program that is killed at
-//! any moment leaves complete files. A lock, which the system releases when its holder dies, keeps
-//! two programs from writing to the same run.
+//! Each file is written under a temporary name and then renamed, so that a program that is killed
+//! at any moment leaves complete files. A lock, which the system releases when its holder dies,
+//! keeps two programs from writing to the same run.
 
 use std::cell::RefCell;
 use std::fs;
@@ -67,7 +67,8 @@ pub struct Record {
     pub running_nll: f64,
     /// Accuracy over the batches of the epoch while they were trained on.
     pub running_accuracy: f64,
-    /// Scores of the noise-free network on the training images that its statistics are measured on.
+    /// Scores of the noise-free network on the training images that its statistics are measured
+    /// on.
     pub train: Scores,
     /// Scores of the noise-free network on the test images.
     pub test: Scores,
@@ -144,8 +145,9 @@ impl Run {
         run
     }
 
-    /// Makes sure that this process still holds the lock, before each write. If the file of the lock
-    /// was removed, the lock is taken again, unless another process has taken it meanwhile.
+    /// Makes sure that this process still holds the lock, before each write. If the file of the
+    /// lock was removed, the lock is taken again, unless another process has taken it
+    /// meanwhile.
     fn keep_lock(&self) -> Result<()> {
         let mut lock = self.lock.borrow_mut();
         if !lock.is_in_place() {

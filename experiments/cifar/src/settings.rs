@@ -82,8 +82,10 @@ settings! {
     #[arg(value_enum)]
     data: Source,
     /// Train on the first N images; 0 for all
+    #[arg(value_name = "N")]
     train_images: usize,
     /// Test on the first N images; 0 for all
+    #[arg(value_name = "N")]
     test_images: usize,
     /// Share of wrong labels in the synthetic set, from 0 to 0.9
     label_noise: f64,

@@ -1,8 +1,8 @@
 //! Printing that never panics.
 //!
 //! `println!` panics if standard output is gone: the reader of a pipe has ended, the disk is full,
-//! or the terminal was closed. A training of hours must not end because of that, and a command whose
-//! output is its result must not end successfully without it.
+//! or the terminal was closed. A training of hours must not end because of that, and a command
+//! whose output is its result must not end successfully without it.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -18,8 +18,8 @@ pub fn print(line: impl Display) -> Result<()> {
     write_line(&line).context("cannot write to standard output")
 }
 
-/// Prints a line about the progress of training to standard output. If that fails, a warning says so
-/// once, and training continues: the run's folder holds the same numbers.
+/// Prints a line about the progress of training to standard output. If that fails, a warning says
+/// so once, and training continues: the run's folder holds the same numbers.
 pub fn say(line: impl Display) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if let Err(error) = write_line(&without_controls(&line.to_string(), "\n"))

@@ -19,8 +19,8 @@ use crate::settings::Config;
 /// The checkpoint of an exported folder; the name is the hub's convention.
 pub const EXPORTED: &str = "model.safetensors";
 
-/// A trained network from the folder of a run or from an exported folder. Opening it writes nothing,
-/// so a run can be looked at while it is being trained.
+/// A trained network from the folder of a run or from an exported folder. Opening it writes
+/// nothing, so a run can be looked at while it is being trained.
 pub struct Trained {
     /// The folder.
     pub folder: PathBuf,

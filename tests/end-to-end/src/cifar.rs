@@ -254,8 +254,8 @@ impl Running {
         assert!(status.success());
     }
 
-    /// Closes the reading ends of both outputs, as a terminal that is closed does, and waits for the
-    /// program to end.
+    /// Closes the reading ends of both outputs, as a terminal that is closed does, and waits for
+    /// the program to end.
     ///
     /// # Panics
     /// If it cannot be waited for.

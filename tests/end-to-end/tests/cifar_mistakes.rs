@@ -161,8 +161,8 @@ fn a_full_disk_is_reported_and_the_earlier_checkpoint_stays() {
     assert_eq!(status.code(), Some(130), "{printed}");
     let stored = fs::read(&last).unwrap();
 
-    // Files of this process cannot grow beyond a few kilobytes, so that a write fails in the middle,
-    // as on a full disk.
+    // Files of this process cannot grow beyond a few kilobytes, so that a write fails in the
+    // middle, as on a full disk.
     let limited = format!(
         "trap '' XFSZ; ulimit -f 16; exec '{}' train --resume run --checkpoint-minutes 0",
         program("cifar").get_program().to_string_lossy()

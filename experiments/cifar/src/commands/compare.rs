@@ -17,7 +17,8 @@ pub struct Args {
     /// Folders of the runs; runs that differ only in their seed are averaged
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// Run that the others are compared with [default: the first with --method none, else the first]
+    /// Run that the others are compared with [default: the first with --method none, else the
+    /// first]
     #[arg(long, value_name = "RUN")]
     pub baseline: Option<PathBuf>,
     /// Folder to write to

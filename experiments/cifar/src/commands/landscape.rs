@@ -31,7 +31,8 @@ pub struct Args {
     /// Number of points along each coordinate; odd, so that the trained weights are in the middle
     #[arg(long, default_value_t = 51)]
     pub points: usize,
-    /// Number of training images that the loss is measured on, in batches of the size used in training
+    /// Number of training images that the loss is measured on, in batches of the size used in
+    /// training
     #[arg(long, default_value_t = 128)]
     pub images: usize,
     /// Seed of the choice of images and of the random directions

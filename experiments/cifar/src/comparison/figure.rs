@@ -11,7 +11,8 @@ use crate::run::Record;
 const SMALLEST_BIN: usize = 10;
 /// Curves of up to this many epochs have markers: a line through a single epoch would be invisible.
 const MARKED_EPOCHS: usize = 12;
-/// Panels with more groups than this draw no bands: too many overlapping bands cannot be told apart.
+/// Panels with more groups than this draw no bands: too many overlapping bands cannot be told
+/// apart.
 const BANDS: usize = 2;
 
 /// Six panels, or four if no network has noise.

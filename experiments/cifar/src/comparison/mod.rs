@@ -83,7 +83,8 @@ impl Comparison {
         Ok(Self { data: set.name, protocol: options.protocol(&set)?, groups, baseline })
     }
 
-    /// Writes the figures, the tables and the report to a folder, and returns the path of the report.
+    /// Writes the figures, the tables and the report to a folder, and returns the path of the
+    /// report.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         write::write(self, folder)
     }

@@ -1,8 +1,8 @@
 //! CIFAR-10 in its official binary format.
 //!
 //! There are six files of 10,000 records. A record is a label byte and 3,072 bytes of pixels: the
-//! red, green and blue planes of 32 rows of 32 pixels. A file is used only if its SHA-256 is that of
-//! the official release.
+//! red, green and blue planes of 32 rows of 32 pixels. A file is used only if its SHA-256 is that
+//! of the official release.
 
 use std::path::{Path, PathBuf};
 

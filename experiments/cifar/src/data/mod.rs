@@ -116,8 +116,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Whether both describe the same images and the same classes. Decimal numbers may differ in the
-    /// last digit after they are read back.
+    /// Whether both describe the same images and the same classes. Decimal numbers may differ in
+    /// the last digit after they are read back.
     pub fn fits(&self, other: &Self) -> bool {
         let numbers = |interface: &Self| {
             let Normalization { mean, deviation } = &interface.normalization;

@@ -1,7 +1,7 @@
 //! Random numbers as a function of their purpose.
 //!
-//! The order of the images in an epoch, the crop of an image and the label noise of the synthetic set
-//! are drawn from a counter-based generator, whose counter is made of purpose, epoch and index.
+//! The order of the images in an epoch, the crop of an image and the label noise of the synthetic
+//! set are drawn from a counter-based generator, whose counter is made of purpose, epoch and index.
 //! Hence a resumed run needs no saved generator, and neither threads nor the order of work can
 //! change a result.
 

@@ -1,10 +1,11 @@
 //! A generated set of ten learnable classes, for tests and for machines without a network.
 //!
-//! An image shows stripes, and its class is their direction (of five) and their wavelength (of two).
-//! Phase, colours and contrast are random, and so is a grain over the picture, so that no single
-//! pixel says anything about the class. A shifted image has the same class; a mirrored image
-//! usually has another one. A share of the labels in both splits is replaced by one of the other nine
-//! labels, which limits the accuracy of any network; a well calibrated network knows this limit.
+//! An image shows stripes, and its class is their direction (of five) and their wavelength (of
+//! two). Phase, colours and contrast are random, and so is a grain over the picture, so that no
+//! single pixel says anything about the class. A shifted image has the same class; a mirrored image
+//! usually has another one. A share of the labels in both splits is replaced by one of the other
+//! nine labels, which limits the accuracy of any network; a well calibrated network knows this
+//! limit.
 
 use std::f64::consts::{PI, TAU};
 

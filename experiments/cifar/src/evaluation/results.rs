@@ -228,8 +228,8 @@ impl Evaluation {
         self.ways.iter().find(|measured| measured.way == way)
     }
 
-    /// The evaluation that a folder keeps, if it is of this network under this protocol. A file that
-    /// cannot be read or used counts as absent, because the evaluation can be made again.
+    /// The evaluation that a folder keeps, if it is of this network under this protocol. A file
+    /// that cannot be read or used counts as absent, because the evaluation can be made again.
     pub fn stored(
         folder: &Path,
         network: &Network,

@@ -5,8 +5,8 @@
 //! 2D:  w' = w + a r1 + b r2    (a, b) in [-1.5, 1.5]^2
 //! ```
 //!
-//! For each filter, w is its trained direction, and r = r1 and r2 are random directions; w, r1 and r2
-//! are orthonormal. Hence all filters turn by the same angle theta, which follows from the
+//! For each filter, w is its trained direction, and r = r1 and r2 are random directions; w, r1 and
+//! r2 are orthonormal. Hence all filters turn by the same angle theta, which follows from the
 //! coordinates.
 
 use candle_core::{DType, Result, Tensor};
@@ -129,8 +129,8 @@ impl Directions {
     }
 }
 
-/// Makes `vector` orthogonal to `others`, which are orthogonal to each other, and normalizes it. The
-/// Gram-Schmidt step is done twice, because once leaves rounding errors.
+/// Makes `vector` orthogonal to `others`, which are orthogonal to each other, and normalizes it.
+/// The Gram-Schmidt step is done twice, because once leaves rounding errors.
 fn make_orthonormal(vector: &mut [f64], others: &[&[f64]]) {
     for _ in 0..2 {
         for other in others {

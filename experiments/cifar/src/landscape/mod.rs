@@ -56,8 +56,8 @@ pub struct Claimed {
     pub sigma_eff: f64,
     /// The concentration that corresponds to it.
     pub kappa: f64,
-    /// `beta M kappa / N`: this is the optimal posterior if the loss per image is this number times
-    /// `1 - cos theta`. Absent if the KL had no weight in training.
+    /// `beta M kappa / N`: this is the optimal posterior if the loss per image is this number
+    /// times `1 - cos theta`. Absent if the KL had no weight in training.
     ///
     /// The optimum of `loss + beta KL / N` is the density `exp(-N loss / beta)`, and each of the
     /// layer's M filters adds `kappa (1 - cos theta)` to its negative logarithm.

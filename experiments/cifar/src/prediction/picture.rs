@@ -182,9 +182,9 @@ fn decode<R: BufRead + Seek>(mut reader: ImageReader<R>) -> Result<DynamicImage>
 /// Whether a file is a JPEG without its end. The decoder accepts many such files, and fills the
 /// missing part with grey.
 ///
-/// A JPEG is a sequence of segments, each with a marker of two bytes and usually a length. After the
-/// header of a scan come its data, in which a byte 0xff is followed by 0 or by a restart marker. The
-/// last marker is 0xffd9; what follows it does not belong to the picture.
+/// A JPEG is a sequence of segments, each with a marker of two bytes and usually a length. After
+/// the header of a scan come its data, in which a byte 0xff is followed by 0 or by a restart
+/// marker. The last marker is 0xffd9; what follows it does not belong to the picture.
 fn is_truncated_jpeg(bytes: &[u8]) -> bool {
     if !bytes.starts_with(&[0xff, 0xd8]) {
         return false;

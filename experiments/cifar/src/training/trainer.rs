@@ -19,8 +19,8 @@ use crate::model::{Vgg, in_layer_order, is_finite, layer_order};
 use crate::run::{LayerSigma, Record};
 use crate::settings::Settings;
 
-/// Training has diverged if the loss of a batch exceeds that of guessing, the logarithm of the number
-/// of classes, by this factor.
+/// Training has diverged if the loss of a batch exceeds that of guessing, the logarithm of the
+/// number of classes, by this factor.
 const DIVERGED: f64 = 10.0;
 
 /// What usually helps against divergence.
@@ -47,8 +47,8 @@ impl Sums {
     }
 }
 
-/// The state of training besides weights and moments. The checkpoint holds it, so that a resumed run
-/// continues exactly.
+/// The state of training besides weights and moments. The checkpoint holds it, so that a resumed
+/// run continues exactly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
@@ -228,8 +228,8 @@ impl Trainer {
         }
     }
 
-    /// Fails if a variable or one of its moments is not finite. An infinite second moment makes every
-    /// later step of its variable zero, so that training cannot recover.
+    /// Fails if a variable or one of its moments is not finite. An infinite second moment makes
+    /// every later step of its variable zero, so that training cannot recover.
     fn ensure_finite(&self) -> Result<()> {
         let broken = |what: &str, name: &str| {
             anyhow!(

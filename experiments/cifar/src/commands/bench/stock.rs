@@ -1,6 +1,7 @@
 //! The same network built from Candle's own operations, to compare speeds.
 //!
-//! It is for timing only: Candle's gradient of max pooling is wrong, and its noise cannot be seeded.
+//! It is for timing only: Candle's gradient of max pooling is wrong, and its noise cannot be
+//! seeded.
 
 use crate::model::VggConfig;
 use anyhow::Result;

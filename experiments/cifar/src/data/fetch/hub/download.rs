@@ -70,8 +70,8 @@ fn check_size(file: &str, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The hub as configured by the user's environment, but with a cache folder of our own. It is removed
-/// in the end, so that no partial files stay and the data is not kept twice.
+/// The hub as configured by the user's environment, but with a cache folder of our own. It is
+/// removed in the end, so that no partial files stay and the data is not kept twice.
 fn api(folder: &Path) -> std::result::Result<Api, ApiError> {
     let builder = match super::cache() {
         Some(_) => ApiBuilder::from_env(),

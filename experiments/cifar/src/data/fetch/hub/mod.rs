@@ -1,8 +1,8 @@
 //! CIFAR-10 from the Hugging Face hub: the data set `uoft-cs/cifar10`, two Parquet files with a
 //! picture and a label per row.
 //!
-//! The pictures are PNGs, which are lossless, and the rows are the images of the official files, one
-//! file after another. Hence the official files can be restored exactly.
+//! The pictures are PNGs, which are lossless, and the rows are the images of the official files,
+//! one file after another. Hence the official files can be restored exactly.
 
 mod download;
 pub mod rows;

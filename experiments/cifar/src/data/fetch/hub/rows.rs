@@ -1,7 +1,7 @@
 //! Converts the rows of the hub's Parquet files to records of the official binary files.
 //!
-//! A row has a structure `img` with `bytes` (a PNG of 32 x 32 RGB pixels) and `path` (not used), and
-//! a 64-bit `label` from 0 to 9.
+//! A row has a structure `img` with `bytes` (a PNG of 32 x 32 RGB pixels) and `path` (not used),
+//! and a 64-bit `label` from 0 to 9.
 
 use std::fs::File;
 use std::io::Cursor;
@@ -25,8 +25,8 @@ type Reason = String;
 /// Memory limit for decoding one picture.
 const PICTURE_MEMORY: usize = 1 << 20;
 
-/// The name of the thread that decodes. A panic of this thread becomes an error, so the program need
-/// not report it.
+/// The name of the thread that decodes. A panic of this thread becomes an error, so the program
+/// need not report it.
 pub const THREAD: &str = "parquet";
 
 /// Reads a file of `expected` rows as records of a label byte and the red, green and blue planes.
