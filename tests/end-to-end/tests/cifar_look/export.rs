@@ -46,7 +46,7 @@ fn an_exported_network_answers_as_its_run_does() {
     for words in ["cifar predict", "load_checkpoint", "features.25", &accuracy] {
         assert!(card.contains(words), "{words}: {card}");
     }
-    assert!(json(&exported.join("config.json"))["machine"]["device"].is_null());
+    assert!(json(exported.join("config.json"))["machine"]["device"].is_null());
 
     // It is as good as a run to look at, and no run to go on with.
     succeeds(folder, &[&["landscape", "deep/exported"][..], &SMALL].concat());

@@ -55,7 +55,7 @@ fn the_middle_of_a_landscape_is_the_loss_of_the_network() {
             assert!(printed.contains(words), "{words}: {printed}");
         }
         let folder = temp.path().join(folder);
-        let findings = json(&folder.join("landscape.json"));
+        let findings = json(folder.join("landscape.json"));
         assert!(close(findings["loss"].as_f64().unwrap()), "{findings}");
         let one = losses(&folder.join("landscape-1d.csv"));
         let two = losses(&folder.join("landscape-2d.csv"));
@@ -98,7 +98,7 @@ fn behind_a_normalization_the_loss_depends_on_direction_alone() {
         );
     }
     assert!((at(150, 0) - at(0, 150)).abs() > 0.05, "the direction counts");
-    let findings = json(&folder.join("landscape.json"));
+    let findings = json(folder.join("landscape.json"));
     let explained = findings["1d"]["explained"].as_f64().unwrap();
     // A grid this coarse cannot show more.
     assert!(explained > 0.97, "{explained}");

@@ -53,7 +53,7 @@ fn a_network_without_noise_is_sure_of_what_it_says() {
     assert!(words.contains("entropy") && !words.contains('±'), "{words}");
     // Nor has it a posterior to compare a landscape with.
     succeeds(temp.path(), &[&["landscape", "run"][..], &SMALL].concat());
-    let findings = json(&run.join("landscape/landscape.json"));
+    let findings = json(run.join("landscape/landscape.json"));
     assert!(findings["posterior"].is_null(), "{findings}");
 }
 
