@@ -181,7 +181,7 @@ pub fn run(
         partials: vector(&vec![f32::NAN; plan.partials()]),
     };
     let mut launches = if case.train {
-        [plan.forward_train(&at), plan.backward(&at)].concat()
+        [plan.forward_train(&at), plan.backward_train(&at)].concat()
     } else {
         [plan.forward_eval(&at), plan.backward_eval(&at)].concat()
     };

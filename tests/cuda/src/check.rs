@@ -102,7 +102,7 @@ pub fn reference(
     };
     let y: Vec<f64> = forward.iter().zip(stored).map(sign_of_stored).collect();
     let saved = Saved { u: &u, y: &y, statistics: &statistics };
-    let backward = if case.train { bn_noise::backward } else { bn_noise::backward_eval };
+    let backward = if case.train { bn_noise::backward_train } else { bn_noise::backward_eval };
     let dsigma = backward(&config, term, saved, &dy, &mut du)?;
     Ok(Outcome { y: forward, statistics, du, dsigma })
 }

@@ -77,7 +77,7 @@ fn run<T: Stored>(stream: &Arc<CudaStream>, case: &Case) -> Result<Outcome, Erro
         let saved;
         let dsigma = if case.train {
             saved = cuda::forward_train(stream, &config, noise, &u, &mut y)?;
-            cuda::backward(stream, &config, noise, &saved, &u, &dy, &mut du)?
+            cuda::backward_train(stream, &config, noise, &saved, &u, &dy, &mut du)?
         } else {
             let (mean, variance) = case.given();
             let mean = stream.clone_htod(&mean)?;
@@ -264,7 +264,7 @@ fn throughput<T: Stored>(stream: &Arc<CudaStream>, case: &Case) {
     let saved = cuda::forward_train(stream, &config, noise, &u, &mut y).unwrap();
     let backward = 5.0 * bytes
         / seconds(stream, || {
-            cuda::backward(stream, &config, noise, &saved, &u, &y, &mut du).unwrap();
+            cuda::backward_train(stream, &config, noise, &saved, &u, &y, &mut du).unwrap();
         });
     println!(
         "{:?} {:?}: copy {:.0} GB/s, forward {:.2} of it, backward {:.2} of it",

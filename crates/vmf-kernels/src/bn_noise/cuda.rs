@@ -200,7 +200,7 @@ pub fn forward_eval<T: CudaElement>(
 /// without noise).
 ///
 /// `config`, `noise` and `statistics` must be those of the forward pass.
-pub fn backward<T: CudaElement>(
+pub fn backward_train<T: CudaElement>(
     stream: &Arc<CudaStream>,
     config: &Config,
     noise: Option<NoiseTerm>,
@@ -210,7 +210,7 @@ pub fn backward<T: CudaElement>(
     du: &mut impl DevicePtrMut<T>,
 ) -> Result<Option<CudaSlice<f32>>, Error> {
     let pass = Pass::new::<T>(stream, config, noise)?;
-    pass.backward(Plan::backward, statistics, u, dy, du)
+    pass.backward(Plan::backward_train, statistics, u, dy, du)
 }
 
 /// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.

@@ -42,79 +42,7 @@ use crate::noise::Noise;
 use crate::pool::PoolShape;
 use crate::simd::Isa;
 
-/// Where an element of the logical tensor (N, C, S) is kept in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// Images, then channels, then positions: element (n, c, s) is at `(n * C + c) * S + s`. The
-    /// custom of Candle and PyTorch.
-    Nchw,
-    /// Positions, then images, then channels: element (n, c, s) is at `(s * N + n) * C + c`. Each
-    /// position of a convolution is then a dense matrix product.
-    Hwnc,
-}
-
-/// The shape of the activations and how they are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
-    /// Images in the batch, N.
-    pub batch: usize,
-    /// Channels, C.
-    pub channels: usize,
-    /// Positions, S = H W; 1 for the output of a linear layer.
-    pub spatial: usize,
-    /// Where an element is in memory.
-    pub layout: Layout,
-}
-
-impl Shape {
-    /// A tensor in the layout of Candle and PyTorch.
-    pub fn nchw(batch: usize, channels: usize, spatial: usize) -> Self {
-        Self { batch, channels, spatial, layout: Layout::Nchw }
-    }
-
-    /// A tensor in the layout of the CPU convolution.
-    pub fn hwnc(batch: usize, channels: usize, spatial: usize) -> Self {
-        Self { layout: Layout::Hwnc, ..Self::nchw(batch, channels, spatial) }
-    }
-
-    /// Elements in the tensor, N C S.
-    pub fn elements(&self) -> usize {
-        self.batch * self.channels * self.spatial
-    }
-
-    /// Elements that share a channel's statistics, m = N S.
-    pub fn elements_per_channel(&self) -> usize {
-        self.batch * self.spatial
-    }
-
-    /// Where element (n, c, s) is in memory.
-    pub fn offset(&self, image: usize, channel: usize, position: usize) -> usize {
-        match self.layout {
-            Layout::Nchw => (image * self.channels + channel) * self.spatial + position,
-            Layout::Hwnc => (position * self.batch + image) * self.channels + channel,
-        }
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let text = || {
-            let Self { batch, channels, spatial, .. } = self;
-            format!("({batch}, {channels}, {spatial})")
-        };
-        let elements = self
-            .batch
-            .checked_mul(self.channels)
-            .and_then(|product| product.checked_mul(self.spatial));
-        match elements {
-            None => Err(Error::Value {
-                name: "shape",
-                value: text(),
-                requirement: "small enough for its elements to be counted",
-            }),
-            Some(0) => Err(Error::EmptyShape { shape: text() }),
-            Some(_) => Ok(()),
-        }
-    }
-}
+pub use crate::layout::Shape;
 
 /// What is to be computed, apart from the noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -228,7 +156,7 @@ pub fn forward_eval<E: Element>(
 /// `noise` (none without).
 ///
 /// `config`, `noise` and `saved` must be those of the forward pass.
-pub fn backward<E: Element>(
+pub fn backward_train<E: Element>(
     config: &Config,
     noise: Option<NoiseTerm<E::Real>>,
     saved: Saved<E>,
@@ -236,7 +164,7 @@ pub fn backward<E: Element>(
     du: &mut [E],
 ) -> Result<Vec<E::Real>, Error> {
     check_backward(config, noise, saved, dy, du)?;
-    Ok(cpu::backward(Isa::current(), config, noise, saved, dy, du))
+    Ok(cpu::backward_train(Isa::current(), config, noise, saved, dy, du))
 }
 
 /// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.
@@ -258,7 +186,7 @@ pub(crate) fn statistics(config: &Config, u: &[f32]) -> Result<Statistics, Error
 }
 
 /// The forward pass followed by maximum pooling with windows side by side, in the layout HWNC:
-/// writes the pooled y, and in `tap` which value of each window it is.
+/// writes the pooled y, and in `argmax` which value of each window it is.
 pub(crate) fn forward_pooled(
     config: &Config,
     noise: Option<NoiseTerm<f32>>,
@@ -266,14 +194,14 @@ pub(crate) fn forward_pooled(
     pool: &PoolShape,
     u: &[f32],
     y: &mut [f32],
-    tap: &mut [u8],
+    argmax: &mut [u8],
 ) -> Result<(), Error> {
     check(config, noise, &[("u", u.len())])?;
     check_statistics(config, statistics)?;
     check_length("y", y.len(), pool.output_len())?;
-    check_length("tap", tap.len(), pool.output_len())?;
+    check_length("argmax", argmax.len(), pool.output_len())?;
     let isa = Isa::current();
-    cpu::forward_pooled(isa, config, noise, statistics, pool, u, y, tap);
+    cpu::forward_pooled(isa, config, noise, statistics, pool, u, y, argmax);
     Ok(())
 }
 
@@ -285,20 +213,20 @@ pub(crate) fn backward_pooled(
     noise: Option<NoiseTerm<f32>>,
     saved: Saved<f32>,
     pool: &PoolShape,
-    tap: &[u8],
+    argmax: &[u8],
     dy: &[f32],
     du: &mut [f32],
 ) -> Result<Option<Vec<f32>>, Error> {
     check(config, noise, &[("u", saved.u.len()), ("du", du.len())])?;
     check_statistics(config, saved.statistics)?;
-    for (name, length) in [("y", saved.y.len()), ("tap", tap.len()), ("dy", dy.len())] {
+    for (name, length) in [("y", saved.y.len()), ("argmax", argmax.len()), ("dy", dy.len())] {
         check_length(name, length, pool.output_len())?;
     }
     if !noise.is_none_or(cpu::is_readable) {
         return Ok(None);
     }
     let isa = Isa::current();
-    let dsigma = cpu::backward_pooled(isa, config, noise, saved, pool, tap, dy, du);
+    let dsigma = cpu::backward_pooled(isa, config, noise, saved, pool, argmax, dy, du);
     Ok(Some(dsigma))
 }
 

@@ -15,8 +15,8 @@
 mod lanes;
 mod shape;
 
-use crate::bn_noise::Layout;
 use crate::error::{Error, check_length};
+use crate::layout::Layout;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use lanes::select;
 pub(crate) use lanes::{chosen, maxima};
@@ -57,15 +57,15 @@ impl Pool {
         &self.shape
     }
 
-    /// The maximum of each window, and which tap of the window it is.
-    pub fn max_forward(&self, x: &[f32], y: &mut [f32], tap: &mut [u8]) -> Result<(), Error> {
+    /// The maximum of each window, and which element of the window it is.
+    pub fn max_forward(&self, x: &[f32], y: &mut [f32], argmax: &mut [u8]) -> Result<(), Error> {
         self.check(x.len(), y.len())?;
-        check_length("tap", tap.len(), self.shape.output_len())?;
+        check_length("argmax", argmax.len(), self.shape.output_len())?;
         let row = (self.shape.output()[1] * self.lanes).max(1);
-        y.par_chunks_mut(row).zip(tap.par_chunks_mut(row)).enumerate().for_each(
-            |(index, (y, tap))| {
+        y.par_chunks_mut(row).zip(argmax.par_chunks_mut(row)).enumerate().for_each(
+            |(index, (y, argmax))| {
                 let (x, row) = self.input_of(x, index);
-                let kernel = MaxForward { pool: self, x, row, y, tap };
+                let kernel = MaxForward { pool: self, x, row, y, argmax };
                 dispatch_to(self.isa, kernel);
             },
         );
@@ -84,10 +84,11 @@ impl Pool {
         Ok(())
     }
 
-    /// The gradient by the input, from the taps that [`max_forward`](Pool::max_forward) wrote.
-    pub fn max_backward(&self, tap: &[u8], dy: &[f32], dx: &mut [f32]) -> Result<(), Error> {
-        check_length("tap", tap.len(), self.shape.output_len())?;
-        self.backward(dy, dx, Some(tap))
+    /// The gradient with respect to the input, from the `argmax` that
+    /// [`max_forward`](Pool::max_forward) wrote.
+    pub fn max_backward(&self, argmax: &[u8], dy: &[f32], dx: &mut [f32]) -> Result<(), Error> {
+        check_length("argmax", argmax.len(), self.shape.output_len())?;
+        self.backward(dy, dx, Some(argmax))
     }
 
     /// The average of each window.
@@ -108,7 +109,7 @@ impl Pool {
 
     /// Each input gathers from the windows that see it: from those whose maximum it is, or from all
     /// for the average.
-    fn backward(&self, dy: &[f32], dx: &mut [f32], taps: Option<&[u8]>) -> Result<(), Error> {
+    fn backward(&self, dy: &[f32], dx: &mut [f32], argmax: Option<&[u8]>) -> Result<(), Error> {
         self.check(dx.len(), dy.len())?;
         let row = (self.shape.input[1] * self.lanes).max(1);
         let block = self.shape.output_len() / self.blocks.max(1);
@@ -117,7 +118,7 @@ impl Pool {
             let range = number * block..(number + 1) * block;
             let kernel = Backward {
                 pool: self,
-                taps: taps.map(|taps| &taps[range.clone()]),
+                argmax: argmax.map(|argmax| &argmax[range.clone()]),
                 dy: &dy[range],
                 row,
                 dx,
@@ -146,7 +147,7 @@ struct MaxForward<'a> {
     x: &'a [f32],
     row: usize,
     y: &'a mut [f32],
-    tap: &'a mut [u8],
+    argmax: &'a mut [u8],
 }
 
 impl Kernel for MaxForward<'_> {
@@ -156,14 +157,14 @@ impl Kernel for MaxForward<'_> {
     fn run<S: Simd>(self) {
         let (shape, lanes) = (&self.pool.shape, self.pool.lanes);
         let mut seen = Vec::with_capacity(shape.taps());
-        for (col, (y, tap)) in
-            self.y.chunks_exact_mut(lanes).zip(self.tap.chunks_exact_mut(lanes)).enumerate()
+        for (col, (y, argmax)) in
+            self.y.chunks_exact_mut(lanes).zip(self.argmax.chunks_exact_mut(lanes)).enumerate()
         {
             shape.window([self.row, col], &mut seen);
             let taps = seen
                 .iter()
                 .map(|&(number, position)| (number as u8, &self.x[position * lanes..][..lanes]));
-            maxima(taps, y, tap);
+            maxima(taps, y, argmax);
         }
     }
 }
@@ -227,7 +228,7 @@ impl Kernel for AverageForward<'_> {
 
 struct Backward<'a> {
     pool: &'a Pool,
-    taps: Option<&'a [u8]>,
+    argmax: Option<&'a [u8]>,
     dy: &'a [f32],
     row: usize,
     dx: &'a mut [f32],
@@ -246,11 +247,11 @@ impl Kernel for Backward<'_> {
             dx.fill(0.0);
             for &(number, position) in &seeing {
                 let dy = &self.dy[position * lanes..][..lanes];
-                match self.taps {
-                    Some(taps) => {
-                        let taps = &taps[position * lanes..][..lanes];
-                        for ((dx, dy), tap) in dx.iter_mut().zip(dy).zip(taps) {
-                            *dx += if u32::from(*tap) == number { *dy } else { 0.0 };
+                match self.argmax {
+                    Some(argmax) => {
+                        let argmax = &argmax[position * lanes..][..lanes];
+                        for ((dx, dy), argmax) in dx.iter_mut().zip(dy).zip(argmax) {
+                            *dx += if u32::from(*argmax) == number { *dy } else { 0.0 };
                         }
                     }
                     None => {

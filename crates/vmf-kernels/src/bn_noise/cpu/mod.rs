@@ -16,8 +16,9 @@ mod stretch;
 #[cfg(test)]
 mod tests;
 
-use super::{Config, Layout, NoiseTerm, Saved, Shape, Statistics};
+use super::{Config, NoiseTerm, Saved, Shape, Statistics};
 use crate::element::{Element, Real};
+use crate::layout::Layout;
 use crate::noise::Noise;
 use crate::parallel::ByTask;
 use crate::pool::PoolShape;
@@ -32,7 +33,7 @@ use stretch::Stretch;
 /// Whether a channel's elements lie together. With one position the two layouts are the same, and
 /// rows are longer.
 fn by_plane(shape: Shape) -> bool {
-    shape.layout == Layout::Nchw && shape.spatial > 1
+    shape.layout == Layout::Nchw && shape.positions > 1
 }
 
 fn repeats(shape: Shape) -> usize {
@@ -43,7 +44,7 @@ fn repeats(shape: Shape) -> usize {
 pub(super) fn statistics<E: Element>(isa: Isa, shape: Shape, u: &[E]) -> Statistics {
     let channels = shape.channels;
     let parts: Vec<Part<Moments>> = if by_plane(shape) {
-        u.par_chunks(stretch::planes_per_task(shape) * shape.spatial)
+        u.par_chunks(stretch::planes_per_task(shape) * shape.positions)
             .by_task()
             .enumerate()
             .map(|(task, u)| {
@@ -79,7 +80,7 @@ pub(super) fn forward<E: Element>(
     let noise = noise.as_ref();
     let floor = coefficients::floor(config.relu);
     if by_plane(shape) {
-        let task_length = stretch::planes_per_task(shape) * shape.spatial;
+        let task_length = stretch::planes_per_task(shape) * shape.positions;
         let tasks = u.par_chunks(task_length).by_task().zip(y.par_chunks_mut(task_length));
         tasks.enumerate().for_each(|(task, (u, y))| {
             let kernel = nchw::Forward {
@@ -102,7 +103,7 @@ pub(super) fn forward<E: Element>(
     }
 }
 
-/// Writes the pooled y, and in `tap` which value of each window it is. The layout is HWNC.
+/// Writes the pooled y, and in `argmax` which value of each window it is. The layout is HWNC.
 #[allow(clippy::too_many_arguments)] // the operation's own operands
 pub(super) fn forward_pooled(
     isa: Isa,
@@ -112,7 +113,7 @@ pub(super) fn forward_pooled(
     pool: &PoolShape,
     u: &[f32],
     y: &mut [f32],
-    tap: &mut [u8],
+    argmax: &mut [u8],
 ) {
     let repeats = hwnc::repeats(config.shape.channels);
     let coefficients = &Coefficients::new(config, noise, statistics, repeats);
@@ -121,9 +122,9 @@ pub(super) fn forward_pooled(
     let pieces = Band::pieces_of_output(pool, y)
         .into_par_iter()
         .by_task()
-        .zip(Band::pieces_of_output(pool, tap));
+        .zip(Band::pieces_of_output(pool, argmax));
     let tasks = Band::tasks(*pool).into_par_iter().by_task().zip(pieces);
-    tasks.for_each(|(band, (y, tap))| {
+    tasks.for_each(|(band, (y, argmax))| {
         let kernel = pooled::Forward {
             band,
             coefficients,
@@ -131,7 +132,7 @@ pub(super) fn forward_pooled(
             floor: coefficients::floor(config.relu),
             u,
             y,
-            tap,
+            argmax,
         };
         dispatch_to(isa, kernel);
     });
@@ -146,13 +147,13 @@ pub(super) fn backward_pooled(
     noise: Option<NoiseTerm<f32>>,
     saved: Saved<f32>,
     pool: &PoolShape,
-    tap: &[u8],
+    argmax: &[u8],
     dy: &[f32],
     du: &mut [f32],
 ) -> Vec<f32> {
     let repeats = hwnc::repeats(config.shape.channels);
     let coefficients = &Coefficients::new(config, noise, saved.statistics, repeats);
-    let of_band = |band| Pooled { band, coefficients, u: saved.u, y: saved.y, tap, dy };
+    let of_band = |band| Pooled { band, coefficients, u: saved.u, y: saved.y, argmax, dy };
     let reduce = |band| match config.relu {
         true => dispatch_to(isa, pooled::Reduce::<true>(of_band(band))),
         false => dispatch_to(isa, pooled::Reduce::<false>(of_band(band))),
@@ -204,7 +205,7 @@ fn dsigma<R: Real>(sums: &[Sums], noise: Option<NoiseTerm<R>>) -> Vec<R> {
 }
 
 /// Writes du and returns dsigma.
-pub(super) fn backward<E: Element>(
+pub(super) fn backward_train<E: Element>(
     isa: Isa,
     config: &Config,
     noise: Option<NoiseTerm<E::Real>>,
@@ -350,7 +351,7 @@ impl<'a, E: Element> Backward<'a, E> {
         let coefficients = &self.coefficients;
         let averages = &Averages::new(sums, shape.elements_per_channel(), repeats(shape));
         if by_plane(shape) {
-            let task_length = stretch::planes_per_task(shape) * shape.spatial;
+            let task_length = stretch::planes_per_task(shape) * shape.positions;
             let tasks = du.par_chunks_mut(task_length).by_task().enumerate();
             tasks.for_each(|(task, du)| {
                 let stretch = Stretch::task(shape, task);

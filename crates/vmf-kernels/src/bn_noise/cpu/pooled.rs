@@ -140,7 +140,7 @@ pub(super) struct Forward<'a> {
     pub(super) floor: f32,
     pub(super) u: &'a [f32],
     pub(super) y: Vec<&'a mut [f32]>,
-    pub(super) tap: Vec<&'a mut [u8]>,
+    pub(super) argmax: Vec<&'a mut [u8]>,
 }
 
 impl Kernel for Forward<'_> {
@@ -175,12 +175,12 @@ impl Kernel for Forward<'_> {
                 let (z, value) = (&normals[place.clone()], &mut values[place]);
                 forward_sweep::<f32, S>(self.coefficients, column, self.floor, u, z, value);
             }
-            for (window, (y, tap)) in self.y.iter_mut().zip(&mut self.tap).enumerate() {
+            for (window, (y, argmax)) in self.y.iter_mut().zip(&mut self.argmax).enumerate() {
                 let first = window * pool.window[1];
                 let rows = taps
                     .iter()
                     .map(|&(tap, position)| (tap, &values[(first + position) * pitch..][..length]));
-                maxima(rows, &mut y[at..at + length], &mut tap[at..at + length]);
+                maxima(rows, &mut y[at..at + length], &mut argmax[at..at + length]);
             }
             at += length;
         }
@@ -221,7 +221,7 @@ pub(super) struct Pooled<'a> {
     pub(super) coefficients: &'a Coefficients<f32>,
     pub(super) u: &'a [f32],
     pub(super) y: &'a [f32],
-    pub(super) tap: &'a [u8],
+    pub(super) argmax: &'a [u8],
     pub(super) dy: &'a [f32],
 }
 
@@ -245,12 +245,12 @@ impl<const RELU: bool> Kernel for Reduce<'_, RELU> {
             for at in (0..band.lanes()).step_by(sweep) {
                 let length = sweep.min(band.lanes() - at);
                 let place = band.output(window) + at..band.output(window) + at + length;
-                let tap = &self.0.tap[place.clone()];
+                let argmax = &self.0.argmax[place.clone()];
                 let first = window * band.pool.window[1];
                 let rows = taps.iter().map(|&(number, position)| {
                     (number, &self.0.u[band.input(first + position) + at..][..length])
                 });
-                chosen(rows, tap, &mut largest[..length]);
+                chosen(rows, argmax, &mut largest[..length]);
                 add_sums::<f32, S, RELU, true>(
                     self.0.coefficients,
                     0,
@@ -281,7 +281,7 @@ impl<const RELU: bool> Kernel for Apply<'_, RELU> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self) {
-        let Pooled { band, coefficients, u, y, tap, dy } = self.pooled;
+        let Pooled { band, coefficients, u, y, argmax, dy } = self.pooled;
         let sweep = coefficients.mean.len();
         let mut g = vec![0.0; sweep];
         for (position, du) in self.du.iter_mut().enumerate() {
@@ -294,7 +294,7 @@ impl<const RELU: bool> Kernel for Apply<'_, RELU> {
                         let first = band.output(window) + at;
                         let place = first..first + du.len();
                         let (y, dy) = (&y[place.clone()], &dy[place.clone()]);
-                        gradient_at::<RELU>(number, &tap[place], y, dy, g);
+                        gradient_at::<RELU>(number, &argmax[place], y, dy, g);
                     }
                     None => g.fill(0.0),
                 }
@@ -307,10 +307,10 @@ impl<const RELU: bool> Kernel for Apply<'_, RELU> {
 
 /// The gradient where the window's largest value is this tap and ReLU let it pass, zero elsewhere.
 #[inline(always)]
-fn gradient_at<const RELU: bool>(number: u8, tap: &[u8], y: &[f32], dy: &[f32], g: &mut [f32]) {
-    for (((g, &tap), &y), &dy) in g.iter_mut().zip(tap).zip(y).zip(dy) {
+fn gradient_at<const RELU: bool>(number: u8, argmax: &[u8], y: &[f32], dy: &[f32], g: &mut [f32]) {
+    for (((g, &argmax), &y), &dy) in g.iter_mut().zip(argmax).zip(y).zip(dy) {
         // `&&` would be a branch.
-        let passed = (tap == number) & !(RELU & (y <= 0.0));
+        let passed = (argmax == number) & !(RELU & (y <= 0.0));
         *g = if passed { dy } else { 0.0 };
     }
 }

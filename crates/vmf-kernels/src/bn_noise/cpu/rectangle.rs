@@ -28,12 +28,12 @@ impl Rectangle {
     pub(super) fn tasks(shape: Shape) -> Vec<Rectangle> {
         let (positions, images) = Self::size(shape);
         let mut tasks = Vec::new();
-        for first_position in (0..shape.spatial).step_by(positions) {
+        for first_position in (0..shape.positions).step_by(positions) {
             for first_image in (0..shape.batch).step_by(images) {
                 tasks.push(Self {
                     shape,
                     first_position,
-                    positions: positions.min(shape.spatial - first_position),
+                    positions: positions.min(shape.positions - first_position),
                     first_image,
                     images: images.min(shape.batch - first_image),
                 });
@@ -44,7 +44,7 @@ impl Rectangle {
 
     /// Positions and images of a full rectangle.
     fn size(shape: Shape) -> (usize, usize) {
-        let together = Planes::preferred_positions(shape.spatial);
+        let together = Planes::preferred_positions(shape.positions);
         let row = together * shape.channels;
         let images = (TASK / row).clamp(1, shape.batch);
         let groups = (TASK / (row * images)).max(1);
@@ -56,7 +56,7 @@ impl Rectangle {
         let (positions, images) = Self::size(shape);
         let across = shape.batch.div_ceil(images);
         let mut pieces = Vec::new();
-        pieces.resize_with(shape.spatial.div_ceil(positions) * across, Vec::new);
+        pieces.resize_with(shape.positions.div_ceil(positions) * across, Vec::new);
         let planes = tensor.chunks_mut(shape.batch * shape.channels);
         for (position, plane) in planes.enumerate() {
             let first = position / positions * across;
@@ -78,7 +78,7 @@ impl Rectangle {
     pub(super) fn sweeps<'a, R: Real>(self, noise: Option<&'a Noise>) -> Sweeps<'a, R> {
         // Without noise nothing is shared between positions, and memory is read front to back.
         let together = match noise {
-            Some(_) => Planes::preferred_positions(self.shape.spatial),
+            Some(_) => Planes::preferred_positions(self.shape.positions),
             None => 1,
         };
         let longest = (TILE / together).clamp(16, SWEEP);
@@ -153,7 +153,7 @@ impl<R: Real> Sweeps<'_, R> {
         if let Some(noise) = self.noise {
             coming(&sweep);
             let planes = Planes {
-                spatial: shape.spatial,
+                spatial: shape.positions,
                 first_row: first_image * shape.channels + sweep.at,
                 rows: sweep.length,
                 first_position: first_position + sweep.position,

@@ -18,7 +18,7 @@ const TILE: usize = 1 << 10;
 
 /// How many planes make a task: whole images, or an equal part of the channels of one image.
 pub(super) fn planes_per_task(shape: Shape) -> usize {
-    let planes = (TASK / shape.spatial).max(1);
+    let planes = (TASK / shape.positions).max(1);
     let channels = shape.channels;
     if planes >= channels {
         planes / channels * channels
@@ -47,8 +47,8 @@ impl Stretch {
     }
 
     pub(super) fn elements(self) -> Range<usize> {
-        let start = self.first_plane * self.shape.spatial;
-        start..start + self.planes * self.shape.spatial
+        let start = self.first_plane * self.shape.positions;
+        start..start + self.planes * self.shape.positions
     }
 
     /// An empty accumulator for each channel that the stretch touches.
@@ -65,7 +65,7 @@ impl Stretch {
             stretch: self,
             at: 0,
             channel: self.first_channel(),
-            left_in_plane: self.shape.spatial,
+            left_in_plane: self.shape.positions,
         }
     }
 }
@@ -90,7 +90,7 @@ impl Iterator for Runs {
     #[inline(always)]
     fn next(&mut self) -> Option<Run> {
         let shape = self.stretch.shape;
-        let length = self.stretch.planes * shape.spatial;
+        let length = self.stretch.planes * shape.positions;
         if self.at == length {
             return None;
         }
@@ -104,7 +104,7 @@ impl Iterator for Runs {
         self.at += run;
         self.left_in_plane -= run;
         if self.left_in_plane == 0 {
-            self.left_in_plane = shape.spatial;
+            self.left_in_plane = shape.positions;
             self.channel += 1;
             if self.channel == shape.channels {
                 self.channel = 0;

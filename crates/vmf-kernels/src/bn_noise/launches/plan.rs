@@ -2,7 +2,8 @@
 
 use super::{Argument, BLOCK, Launch, NoiseArguments, Problem, Storage, Tiling, kernel_name};
 use crate::Error;
-use crate::bn_noise::{Config, Layout};
+use crate::bn_noise::Config;
+use crate::layout::Layout;
 use crate::noise::{MAX_ELEMENTS, Noise};
 
 /// The kernels count channels, images and positions in 32 bits, and keep up to four numbers for
@@ -70,7 +71,7 @@ impl Plan {
         multiprocessors: u32,
     ) -> Result<Self, Error> {
         let shape = config.shape;
-        if shape.layout != Layout::Nchw && shape.spatial != 1 {
+        if shape.layout != Layout::Nchw && shape.positions != 1 {
             return Err(Error::Value {
                 name: "layout",
                 value: format!("{:?}", shape.layout),
@@ -108,7 +109,7 @@ impl Plan {
             noise,
             batch: dimension("batch", shape.batch)?,
             channels,
-            space: dimension("spatial", shape.spatial)?,
+            space: dimension("positions", shape.positions)?,
             channels_per_group,
             relu: config.relu.into(),
             batch_statistics: 0,
@@ -169,7 +170,7 @@ impl Plan {
 
     /// The gradient of [`Self::forward_train`]: reads u, dy, sigma and statistics, writes sums,
     /// dsigma and du.
-    pub fn backward(&self, at: &Pointers) -> Vec<Launch> {
+    pub fn backward_train(&self, at: &Pointers) -> Vec<Launch> {
         let problem = self.with_statistics(true);
         let mut launches = self.gradient_sums(at, &problem);
         launches.push(self.elementwise_backward(at, &problem));
