@@ -14,10 +14,7 @@ use candle_nn::{AdamW, BatchNorm, Linear, Optimizer, ParamsAdamW, VarBuilder, Va
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal};
 use std::f64::consts::PI;
-use vmf_candle::{
-    Adam, AdamConfig, Calibration, Elbo, Forward, Pass, Posterior, Samples, Schedule, VmfConfig,
-    VmfLinear, cross_entropy, predict, reestimate, seeded, vmf_linear,
-};
+use vmf_candle::prelude::*;
 
 const SEED: u64 = 1;
 const SIDE: usize = 12;

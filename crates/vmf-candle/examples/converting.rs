@@ -9,10 +9,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{
     BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, Optimizer, VarBuilder, VarMap,
 };
-use vmf_candle::{
-    Adam, AdamConfig, Convert, Elbo, Forward, Pass, Posterior, Samples, Sequential, VmfConfig,
-    cross_entropy, predict, reestimate, seeded, vmf_conv2d,
-};
+use vmf_candle::checkpoint::Convert;
+use vmf_candle::prelude::*;
 
 const SEED: u64 = 3;
 
@@ -40,9 +38,9 @@ impl Plain {
 }
 
 /// The same model of variational units: one line changes.
-fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
+fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Chain> {
     let config = VmfConfig::default().relu().affine().norm_at("bn1").padding(1);
-    Ok(Sequential::new()
+    Ok(Chain::new()
         .add(vmf_conv2d(1, 16, 3, config, posterior, vb.pp("conv1"))?)
         .add_plain(|xs: &Tensor| xs.mean((2, 3)))
         .add_plain(candle_nn::linear(16, 2, vb.pp("head"))?))

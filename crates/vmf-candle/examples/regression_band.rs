@@ -11,10 +11,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Init, Optimizer, VarMap};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, Normal};
-use vmf_candle::{
-    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, Samples, Schedule, Sequential, VmfConfig,
-    gaussian_nll_learned, predict_values, seeded, vmf_linear,
-};
+use vmf_candle::prelude::*;
+use vmf_candle::train::gaussian_nll_learned;
 
 const SEED: u64 = 2;
 const POINTS: usize = 200;
@@ -36,7 +34,7 @@ fn main() -> Result<()> {
     let bias = vb.get_with_hints(64, "input.bias", Init::Uniform { lo: -3.0, up: 3.0 })?;
     let weight = vb.get_with_hints((64, 1), "input.weight", Init::Uniform { lo: -2.0, up: 2.0 })?;
     let log_noise = vb.get_with_hints(1, "log_noise", Init::Const(0.0))?;
-    let model = Sequential::new()
+    let model = Chain::new()
         .add_plain(candle_nn::Linear::new(weight, Some(bias)))
         .add_plain(|xs: &Tensor| xs.tanh())
         .add(vmf_linear(64, 64, VmfConfig::default().relu(), &posterior, vb.pp("hidden"))?)
@@ -71,7 +69,7 @@ fn data() -> Vec<[f64; 2]> {
         .collect()
 }
 
-fn draw(model: &Sequential, points: &[[f64; 2]], noise: f64) -> Result<()> {
+fn draw(model: &Chain, points: &[[f64; 2]], noise: f64) -> Result<()> {
     const WIDTH: usize = 76;
     const HEIGHT: usize = 26;
     let (range, height) = (3.2, 2.6);

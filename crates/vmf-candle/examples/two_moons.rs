@@ -12,10 +12,7 @@ use candle_nn::{Optimizer, VarMap};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, Normal};
 use std::f64::consts::{LN_2, PI};
-use vmf_candle::{
-    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, Samples, Schedule, Sequential, VmfConfig,
-    cross_entropy, predict, reestimate, seeded, vmf_linear,
-};
+use vmf_candle::prelude::*;
 
 const SEED: u64 = 1;
 const POINTS: usize = 400;
@@ -30,7 +27,7 @@ fn main() -> Result<()> {
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, SEED, DType::F32, &device);
     let unit = || VmfConfig::default().relu();
-    let model = Sequential::new()
+    let model = Chain::new()
         .add_plain(candle_nn::linear(2, 64, vb.pp("input"))?)
         .add(vmf_linear(64, 64, unit(), &posterior, vb.pp("hidden1"))?)
         .add(vmf_linear(64, 64, unit(), &posterior, vb.pp("hidden2"))?)
@@ -72,7 +69,7 @@ fn two_moons() -> (Vec<[f32; 2]>, Vec<u32>) {
         .unzip()
 }
 
-fn draw(model: &Sequential, points: &[[f32; 2]], labels: &[u32]) -> Result<()> {
+fn draw(model: &Chain, points: &[[f32; 2]], labels: &[u32]) -> Result<()> {
     const WIDTH: usize = 76;
     const HEIGHT: usize = 28;
     const SHADES: &[u8] = b"  .:-=+*#@";

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vmf_candle::{Checkpoint, Forward, Pass, Posterior, Progress, reestimate};
+use vmf_candle::prelude::*;
 
 const TOLERANCE: f64 = 1e-4;
 
