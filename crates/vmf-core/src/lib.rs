@@ -52,6 +52,7 @@
 pub mod bessel;
 pub mod distribution;
 mod error;
+pub mod expected;
 mod linalg;
 pub mod metrics;
 pub mod parameterization;
