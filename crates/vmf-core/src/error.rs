@@ -40,6 +40,17 @@ pub enum Error {
         /// The length it has.
         actual: usize,
     },
+    /// A softmax needs at least one class.
+    #[error("there are no logits: a softmax needs at least one class")]
+    NoClasses,
+    /// A variance must not be negative.
+    #[error("the variance of class {class} is {variance}, a negative number")]
+    BadVariance {
+        /// The class, from 0.
+        class: usize,
+        /// The variance given.
+        variance: f64,
+    },
     /// A fit needs at least one observation.
     #[error("no observations to fit")]
     NoObservations,

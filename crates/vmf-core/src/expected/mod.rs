@@ -25,6 +25,7 @@
 //! | [`maximum`], [`maximum_of_window`] | the larger of two Gaussians (Clark), of a pooling window | 1e-14 for two; a window is moment matching |
 //! | [`gelu`], [`silu`] | GELU's mean in closed form, the rest by the trapezoidal rule | 1e-14 for the mean, 1e-13 of `s^2` for the variance |
 //! | [`GaussHermite`] | the mean and variance of any function of a Gaussian, by few points | depends on the function |
+//! | [`softmax`] | expected class probabilities and entropies from the moments of the logits | about 0.001 in probability |
 //!
 //! All functions take a [`Gaussian`] and give NaN if its variance is negative or NaN.
 
@@ -33,6 +34,7 @@ pub mod normal;
 mod quadrature;
 mod relu;
 mod smooth;
+pub mod softmax;
 
 pub use maximum::{maximum, maximum_derivatives, maximum_of_window, maximum_of_window_derivatives};
 pub use quadrature::GaussHermite;

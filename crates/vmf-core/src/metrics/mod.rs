@@ -45,3 +45,4 @@ pub use error::MetricsError;
 pub use predictions::{Predictions, SUM_TOLERANCE};
 pub use temperature::{PROBABILITY_FLOOR, Temperature, TemperatureFit};
 pub use uncertainty::{MonteCarlo, Uncertainty};
+pub(crate) use uncertainty::{entropy, kl};

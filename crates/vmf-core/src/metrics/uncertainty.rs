@@ -152,7 +152,7 @@ impl<'a, T: Copy + Into<f64>> MonteCarlo<'a, T> {
 }
 
 /// `-sum_k p_k ln p_k` with `0 ln 0 = 0`.
-fn entropy(row: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn entropy(row: impl Iterator<Item = f64>) -> f64 {
     // A probability a rounding error above one must not make the entropy negative.
     row.map(|p| if p > 0.0 { -p * p.ln() } else { 0.0 }).sum::<f64>().max(0.0)
 }
@@ -161,7 +161,7 @@ fn entropy(row: impl Iterator<Item = f64>) -> f64 {
 ///
 /// The second part sums to zero over the samples, because `q` is their mean. With it, samples that
 /// nearly agree keep their digits: `ln(p / q) = ln(1 + d)` with the small `d = (p - q) / q`.
-fn kl(row: impl Iterator<Item = f64>, mean: &[f64]) -> f64 {
+pub(crate) fn kl(row: impl Iterator<Item = f64>, mean: &[f64]) -> f64 {
     row.zip(mean)
         .map(|(p, &q)| {
             if p == 0.0 || q == 0.0 {

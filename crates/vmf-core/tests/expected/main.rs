@@ -2,6 +2,7 @@
 //! their derivatives against differences, and their limits.
 
 mod activations;
+mod softmax;
 
 use serde::Deserialize;
 use vmf_core::expected::{Derivatives, Gaussian};
@@ -16,6 +17,15 @@ struct Golden {
     maximum: Vec<[f64; 7]>,
     gelu: Vec<[f64; 4]>,
     silu: Vec<[f64; 4]>,
+    softmax: Vec<SoftmaxCase>,
+}
+
+#[derive(Deserialize)]
+struct SoftmaxCase {
+    mean: Vec<f64>,
+    covariance: Vec<f64>,
+    probabilities: Vec<f64>,
+    expected_entropy: f64,
 }
 
 fn golden() -> Golden {
