@@ -89,7 +89,7 @@ const LAMBDA: f64 = 3.0 / (PI * PI);
 /// let logits = Logits::independent(&[2.0, 0.0, -1.0], &[4.0, 1.0, 1.0])?;
 /// let prediction = logits.predict(&GaussHermite::new(8));
 /// assert!((prediction.probabilities[0] - 0.708).abs() < 0.01); // 0.844 without noise
-/// assert!((prediction.mutual_information - 0.260).abs() < 0.02); // 0 without noise
+/// assert!((prediction.mutual_information - 0.260).abs() < 0.03); // 0 without noise
 /// # Ok::<(), vmf_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
