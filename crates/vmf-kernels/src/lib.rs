@@ -77,7 +77,6 @@ mod scratch;
 #[cfg(test)]
 mod testing;
 mod transpose;
-mod vector;
 
 pub mod adam;
 pub mod bn_noise;
