@@ -69,6 +69,7 @@
 //! # Ok::<(), vmf_kernels::Error>(())
 //! ```
 
+mod box_muller;
 mod element;
 mod error;
 mod layout;
@@ -77,7 +78,6 @@ mod scratch;
 #[cfg(test)]
 mod testing;
 mod transpose;
-mod vector;
 
 pub mod adam;
 pub mod bn_noise;
@@ -92,13 +92,3 @@ pub use element::{Element, Real};
 pub use error::Error;
 pub use layout::Layout;
 pub use scratch::Scratch;
-
-/// Runs `f` on one of the threads of the current pool.
-///
-/// A parallel loop that begins outside of the pool wakes it up and waits for it; one that begins on
-/// a thread of the pool shares its work with whoever is awake. So what consists of many short loops
-/// had better run inside. `f` must not wait for a lock: its holder may be waiting for a thread of
-/// the pool.
-pub(crate) fn on_pool<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    rayon::scope(|_| f())
-}

@@ -16,15 +16,13 @@
 //! output; the activations before pooling are not kept, as the gradient flows only to the largest,
 //! whose sign is that of the output.
 
+use crate::bn_noise::pooled::{self, Pooling};
 use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
 use crate::layout::Layout;
-use crate::on_pool;
-use crate::parallel::ByTask;
 use crate::pool::{Pool, PoolShape};
 use crate::scratch::Scratch;
-use rayon::prelude::*;
 
 /// A variational unit of one shape.
 #[derive(Clone, Copy, Debug)]
@@ -139,21 +137,10 @@ impl Unit {
             if saved.u.len() != self.conv_len() {
                 saved.u = Scratch::take_to_keep(self.conv_len());
             }
-            self.conv.forward(x, w, &mut saved.u)?;
             let Saved { u, argmax, statistics } = saved;
-            match self.pool {
-                None => {
-                    argmax.clear();
-                    *statistics = bn_noise::forward_train(&self.norm, noise, u, y)?;
-                }
-                Some(pool) => {
-                    argmax.resize(self.output_len(), 0);
-                    *statistics = bn_noise::statistics(&self.norm, u)?;
-                    let shape = pool.shape();
-                    bn_noise::forward_pooled(&self.norm, noise, statistics, shape, u, y, argmax)?;
-                }
-            }
-            Ok(())
+            self.conv.forward(x, w, u)?;
+            *statistics = bn_noise::statistics(&self.norm, u)?;
+            self.normalize(noise, statistics, u, y, argmax)
         })
     }
 
@@ -170,28 +157,29 @@ impl Unit {
             check_length("y", y.len(), self.output_len())?;
             let mut u = Scratch::take(self.conv_len());
             self.conv.forward(x, w, &mut u)?;
-            self.normalize_eval(noise, statistics, &u, y)?;
-            Ok(())
+            self.normalize(noise, statistics, &u, y, &mut Vec::new())
         })
     }
 
-    /// The output of an evaluation pass from its convolution u, and with pooling the argmax of
-    /// each window.
-    fn normalize_eval(
+    /// Everything behind the convolution: writes y and, with pooling, the argmax of each window.
+    fn normalize(
         &self,
         noise: Option<NoiseTerm<f32>>,
         statistics: &Statistics,
         u: &[f32],
         y: &mut [f32],
-    ) -> Result<Vec<u8>, Error> {
-        let Some(pool) = self.pool else {
-            bn_noise::forward_eval(&self.norm, noise, statistics, u, y)?;
-            return Ok(Vec::new());
-        };
-        let mut argmax = vec![0; y.len()];
-        let shape = pool.shape();
-        bn_noise::forward_pooled(&self.norm, noise, statistics, shape, u, y, &mut argmax)?;
-        Ok(argmax)
+        argmax: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        match &self.pool {
+            None => {
+                argmax.clear();
+                bn_noise::forward_eval(&self.norm, noise, statistics, u, y)
+            }
+            Some(pool) => {
+                argmax.resize(y.len(), 0);
+                pooled::forward(&self.norm, noise, statistics, pool, u, (y, argmax))
+            }
+        }
     }
 
     /// The gradients of [`forward_train`](Unit::forward_train); returns dsigma, one value for each
@@ -208,11 +196,9 @@ impl Unit {
     ) -> Result<Vec<f32>, Error> {
         on_pool(|| {
             let Operands { x, w, y } = operands;
-            check_length("y", y.len(), self.output_len())?;
-            check_length("dy", dy.len(), self.output_len())?;
             check_length("saved.u", saved.u.len(), self.conv_len())?;
             let mut du = Scratch::take(self.conv_len());
-            let dsigma = self.norm_backward_train(noise, y, saved, dy, &mut du)?;
+            let dsigma = self.conv_gradient_train(noise, y, saved, dy, &mut du)?;
             self.conv_backward(x, w, &du, gradients)?;
             Ok(dsigma)
         })
@@ -232,27 +218,43 @@ impl Unit {
         gradients: Gradients,
     ) -> Result<Vec<f32>, Error> {
         on_pool(|| {
-            check_length("dy", dy.len(), self.output_len())?;
-            let mut u = Scratch::take(self.conv_len());
+            let (mut u, mut y) = (Scratch::take(self.conv_len()), Scratch::take(self.output_len()));
+            let mut argmax = Vec::new();
             self.conv.forward(x, w, &mut u)?;
-            let mut y = Scratch::take(self.output_len());
-            let argmax = self.normalize_eval(noise, statistics, &u, &mut y)?;
+            self.normalize(noise, statistics, &u, &mut y, &mut argmax)?;
+
             let saved = bn_noise::Saved { u: &u, y: &y, statistics };
             let mut du = Scratch::take(self.conv_len());
-            let dsigma = match self.pool {
+            let dsigma = match &self.pool {
                 None => bn_noise::backward_eval(&self.norm, noise, saved, dy, &mut du)?,
                 Some(pool) => {
-                    let mut unpooled = Scratch::take(self.conv_len());
-                    self.unpool(pool, &argmax, &y, dy, &mut unpooled)?;
-                    // `unpool` has applied the mask of ReLU.
-                    let (norm, saved) =
-                        (self.norm.relu(false), bn_noise::Saved { y: &[], ..saved });
-                    bn_noise::backward_eval(&norm, noise, saved, &unpooled, &mut du)?
+                    let pooling = Pooling { pool, argmax: &argmax };
+                    pooled::backward_eval(&self.norm, noise, saved, pooling, dy, &mut du)?
                 }
             };
             self.conv_backward(x, w, &du, gradients)?;
             Ok(dsigma)
         })
+    }
+
+    /// The gradient with respect to the convolution u, in training; returns dsigma.
+    fn conv_gradient_train(
+        &self,
+        noise: Option<NoiseTerm<f32>>,
+        y: &[f32],
+        saved: &Saved,
+        dy: &[f32],
+        du: &mut [f32],
+    ) -> Result<Vec<f32>, Error> {
+        let Saved { u, argmax, statistics } = saved;
+        let saved = bn_noise::Saved { u, y, statistics };
+        match &self.pool {
+            None => bn_noise::backward_train(&self.norm, noise, saved, dy, du),
+            Some(pool) => {
+                let pooling = Pooling { pool, argmax };
+                pooled::backward_train(&self.norm, noise, saved, pooling, dy, du)
+            }
+        }
     }
 
     /// The gradients of the convolution, from that with respect to its output u.
@@ -269,60 +271,16 @@ impl Unit {
             None => Ok(()),
         }
     }
+}
 
-    /// The gradient with respect to the convolution u, and dsigma.
-    fn norm_backward_train(
-        &self,
-        noise: Option<NoiseTerm<f32>>,
-        y: &[f32],
-        saved: &Saved,
-        dy: &[f32],
-        du: &mut [f32],
-    ) -> Result<Vec<f32>, Error> {
-        let Saved { u, argmax, statistics } = saved;
-        let inner = bn_noise::Saved { u, y, statistics };
-        let Some(pool) = self.pool else {
-            return bn_noise::backward_train(&self.norm, noise, inner, dy, du);
-        };
-        let shape = pool.shape();
-        if let Some(dsigma) =
-            bn_noise::backward_pooled(&self.norm, noise, inner, shape, argmax, dy, du)?
-        {
-            return Ok(dsigma);
-        }
-        let mut unpooled = Scratch::take(self.conv_len());
-        self.unpool(pool, argmax, y, dy, &mut unpooled)?;
-        // `unpool` has applied the mask of ReLU.
-        let (norm, inner) = (self.norm.relu(false), bn_noise::Saved { y: &[], ..inner });
-        bn_noise::backward_train(&norm, noise, inner, &unpooled, du)
-    }
-
-    /// The gradient before pooling and ReLU.
-    fn unpool(
-        &self,
-        pool: Pool,
-        argmax: &[u8],
-        y: &[f32],
-        dy: &[f32],
-        to: &mut [f32],
-    ) -> Result<(), Error> {
-        if !self.norm.relu {
-            return pool.max_backward(argmax, dy, to);
-        }
-        const TASK: usize = 1 << 14;
-        let mut masked = Scratch::take(dy.len());
-        masked
-            .par_chunks_mut(TASK)
-            .by_task()
-            .zip(dy.par_chunks(TASK))
-            .zip(y.par_chunks(TASK))
-            .for_each(|((masked, dy), y)| {
-                for ((masked, dy), y) in masked.iter_mut().zip(dy).zip(y) {
-                    *masked = if *y <= 0.0 { 0.0 } else { *dy };
-                }
-            });
-        pool.max_backward(argmax, &masked, to)
-    }
+/// Runs `f` on a thread of the current pool.
+///
+/// A parallel loop that begins outside of the pool wakes its threads up and waits for them. One that
+/// begins on a thread of the pool shares its work with the threads that are awake. A unit consists
+/// of many short loops, so all of it runs inside. `f` must not wait for a lock, whose holder may be
+/// waiting for a thread of the pool.
+fn on_pool<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    rayon::scope(|_| f())
 }
 
 #[cfg(test)]

@@ -264,7 +264,7 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
         assert_eq!((&y, &saved.argmax), (&pooled, &argmax), "{what}");
 
         let mut du = vec![f32::NAN; parts.output_len()];
-        let dsigma = unit.norm_backward_train(noise, &y, &saved, &dy, &mut du).unwrap();
+        let dsigma = unit.conv_gradient_train(noise, &y, &saved, &dy, &mut du).unwrap();
         let mut dwhole = vec![0.0; whole.len()];
         pool.max_backward(&argmax, &dy, &mut dwhole).unwrap();
         for (dwhole, y) in dwhole.iter_mut().zip(&whole) {

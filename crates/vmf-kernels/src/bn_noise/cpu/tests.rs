@@ -170,14 +170,17 @@ fn check_with<E: Element>(
     let mut du = vec![E::default(); count];
     for given in [None, Some(&statistics)] {
         let problem = Problem { given, ..problem };
-        forward(isa, &config, term, &statistics, &stored_u, &mut y);
+        let normalization = Normalization::new(isa, &config, term, &statistics);
+        normalization.forward(&stored_u, &mut y);
         let got_y = load(shape, &y);
         let expected = problem.solve(Some(&got_y));
         assert_close(&format!("y {what}"), &got_y, &expected.y, tolerance);
 
-        let saved = Saved { u: &stored_u[..], y: &y[..], statistics: &statistics };
-        let backward = if given.is_some() { backward_eval } else { backward_train };
-        let dsigma = backward(isa, &config, term, saved, &stored_dy, &mut du);
+        let inputs = Inputs { u: &stored_u[..], y: &y, dy: &stored_dy };
+        let dsigma = match given {
+            Some(_) => normalization.backward_eval(inputs, &mut du),
+            None => normalization.backward_train(inputs, &mut du),
+        };
         let du = load(shape, &du);
         assert_close(&format!("du {what}"), &du, &expected.du, tolerance);
         let dsigma: Vec<f64> = dsigma.iter().map(|d| d.to_f64()).collect();
@@ -315,7 +318,7 @@ fn a_channel_far_from_zero_is_normalized_right() {
                 assert!(var.abs() < 1e-5, "{shape:?} var of channel {c} is off by {var}");
             }
             let mut y = vec![0f32; u.len()];
-            forward(isa, &config, None, &statistics, &u, &mut y);
+            Normalization::new(isa, &config, None, &statistics).forward(&u, &mut y);
             assert_close("far", &load(shape, &y), &expected.y, 1e-5);
         }
     }
