@@ -118,7 +118,7 @@ fn main() -> vmf_candle::Result<()> {
             step += 1;
         }
     }
-    reestimate(&model, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
+    reestimate(&model, &posterior, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
     let mean = predict(&model, &test, Samples::mean())?;
     println!("variational, noise off  {}", mean.calibration(&labels)?);
     let sampled = predict(&model, &test, Samples::monte_carlo(16, SEED))?;

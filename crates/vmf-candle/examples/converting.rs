@@ -78,7 +78,7 @@ fn main() -> Result<()> {
         let nll = cross_entropy(&model.forward(xs, &Pass::train(SEED, step))?, ys)?;
         adam.backward_step(&elbo.loss(&nll, &posterior)?.total)?;
     }
-    reestimate(&model, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
+    reestimate(&model, &posterior, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
     let prediction = predict(&model, &test, Samples::monte_carlo(16, SEED))?;
     println!(
         "trained on with noise:    accuracy {:.3}\n",

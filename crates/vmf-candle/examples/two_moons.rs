@@ -46,7 +46,7 @@ fn main() -> Result<()> {
             println!("epoch {epoch:4}   nll {nll:.3}   KL {kl:.0} nats");
         }
     }
-    reestimate(&model, [Ok(xs.clone())])?;
+    reestimate(&model, &posterior, [Ok(xs.clone())])?;
 
     println!("\n{}\n", posterior.summary()?);
     draw(&model, &points, &labels)

@@ -63,6 +63,22 @@ pub enum Error {
         what: String,
     },
 
+    /// Inputs that are NaN or infinite.
+    #[error("the inputs are not all finite: find the examples with NaN or infinity in the data")]
+    NonFiniteInput,
+
+    /// The model's outputs are NaN or infinite.
+    #[error(
+        "the outputs of the model are not finite, though its inputs are: look for the first layer whose weights or statistics are not"
+    )]
+    NonFiniteOutput,
+
+    /// The expected pass was asked for before anything was measured.
+    #[error(
+        "the expected pass does not know yet how much the outputs vary: call `reestimate` with training inputs first, or restore a checkpoint that was written after it"
+    )]
+    Unmeasured,
+
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -117,6 +133,10 @@ pub enum Error {
     /// Probabilities or labels that no metric is defined for.
     #[error(transparent)]
     Metrics(#[from] vmf_core::metrics::MetricsError),
+
+    /// Moments that no distribution has.
+    #[error(transparent)]
+    Core(#[from] vmf_core::Error),
 
     /// An error of Candle.
     #[error(transparent)]

@@ -10,13 +10,12 @@
 //! ```text
 //! training     y = BN(w~ . x) + sigma_eff * z,      w~ = w / |w|,   z ~ N(0, 1)
 //! loss         mean NLL + beta / N * sum over layers of M (D-1)/2 ln(1 + D/(D-1) / sigma_eff^2)
-//! prediction   at the mean directions (noise off), or the mean over a few noisy passes
+//! prediction   one pass through expected activations, E relu(m + s z), or the mean over noisy passes
 //! ```
 //!
 //! D is the number of inputs of a unit, M the number of units, N the size of the training set.
 //! Training a variational network needs no second set of weights and no second pass. The noise is
-//! not stored: it is generated again where it is needed. A Monte Carlo prediction costs one pass
-//! per sample.
+//! not stored: it is generated again where it is needed. A prediction costs one pass, too.
 //!
 //! # Quickstart
 //!
@@ -50,10 +49,10 @@
 //!     let loss = Elbo::new(train_set_len).beta(beta.at(epoch.into())).loss(&nll, &posterior)?;
 //!     adam.backward_step(&loss.total)?; // loss.nll and loss.kl are there to log
 //! }
-//! reestimate(&model, [Ok(images.clone())])?; // statistics for the noise-free pass
+//! reestimate(&model, &posterior, [Ok(images.clone())])?; // how much activations and outputs vary
 //!
 //! // Predict.
-//! let prediction = predict(&model, &images, Samples::monte_carlo(8, seed))?;
+//! let prediction = predict(&model, &images, Samples::expected(&posterior))?; // one pass
 //! assert_eq!(prediction.probs.dims(), [32, 10]); // and .entropy, .mutual_information, .deviation
 //! println!("{}", prediction.calibration(&labels)?); // accuracy, NLL, ECE
 //! println!("{}", posterior.summary()?); // name, D, M, sigma_eff, kappa, expected cosine, KL
@@ -72,15 +71,14 @@
 //! # use vmf_candle::prelude::*;
 //! struct Block {
 //!     first: VmfConv2d,  // built with `.relu()`
-//!     second: VmfConv2d, // built without: its activation follows the sum
+//!     second: VmfConv2d, // built with `.relu()` as well, which here follows the sum
 //!     head: candle_nn::Linear,
 //! }
 //!
 //! impl Forward for Block {
 //!     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
 //!         let ys = self.first.forward(xs, pass)?;
-//!         let ys = self.second.forward(&ys, pass)?;
-//!         let xs = (ys + xs)?.relu()?;
+//!         let xs = self.second.forward_residual(&ys, xs, pass)?; // relu(.. + xs)
 //!         self.head.forward(&xs.mean((2, 3))?)
 //!     }
 //! }
@@ -152,9 +150,18 @@
 //!
 //! # Inference
 //!
-//! `Pass::mean()` is one deterministic pass. [`reestimate`] must have measured its statistics, with
-//! noise off, before. `predict(.., Samples::monte_carlo(k, seed))` averages k noisy passes and
-//! separates the two kinds of uncertainty. A [`Checkpoint`] holds both sets of statistics.
+//! | prediction | passes | what it is |
+//! |---|---|---|
+//! | `Samples::expected(&posterior)` | 1 | deterministic; each unit hands on the expectation of its activation over the noise |
+//! | `Samples::monte_carlo(k, seed)` | k | the mean over k noisy passes, which the expected pass approximates |
+//! | `Samples::mean()` | 1 | the network at the mean of its weights: overconfident, as a plain network is |
+//!
+//! The expected pass needs to know how much noise each unit inherits from the units before it, and
+//! how much the outputs vary. [`reestimate`] measures both at the end of training, and a
+//! [`Checkpoint`] keeps them. In a model's own code, activations belong into layers: `.relu()` of a
+//! unit, [`VmfConv2d::forward_residual`] for the sum at the end of a residual block, or
+//! [`relu_layer`] for any other sum. `reestimate` warns if the expected pass and Monte Carlo samples
+//! disagree, as they do where a plain `.relu()` or a plain maximum stands between noisy layers.
 //!
 //! # Is it calibrated?
 //!
@@ -220,7 +227,9 @@
 //! [`VmfConfig::frozen`]: layers::VmfConfig::frozen
 //! [`VmfConfig::shared`]: layers::VmfConfig::shared
 //! [`VmfConfig::sigma_groups`]: layers::VmfConfig::sigma_groups
+//! [`VmfConv2d::forward_residual`]: layers::VmfConv2d::forward_residual
 //! [`noise_layer`]: layers::noise_layer
+//! [`relu_layer`]: layers::relu_layer
 //! [`reestimate`]: predict::reestimate
 //! [`vmf_conv2d`]: layers::vmf_conv2d
 //! [`vmf_linear`]: layers::vmf_linear
@@ -250,8 +259,8 @@ pub use prelude::*;
 pub mod prelude {
     pub use crate::checkpoint::{Checkpoint, Progress};
     pub use crate::layers::{
-        Chain, ConvStack, NoiseLayerConfig, VmfConfig, VmfConv2d, VmfLinear, noise_layer, seeded,
-        vmf_conv2d, vmf_linear,
+        Chain, ConvStack, NoiseLayerConfig, VmfConfig, VmfConv2d, VmfLinear, noise_layer,
+        relu_layer, seeded, vmf_conv2d, vmf_linear,
     };
     pub use crate::metrics::Calibration;
     pub use crate::pass::{Forward, Pass};

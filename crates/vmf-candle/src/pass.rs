@@ -15,11 +15,13 @@ use vmf_kernels::noise::{Noise, NoiseKey};
 /// |---|---|---|---|
 /// | [`Pass::train`] | batch (and updates the running ones) | yes | training |
 /// | [`Pass::train_noiseless`] | batch (and updates the running ones) | no | training the same network without noise |
-/// | [`Pass::mean`] | running, noise-free set | no | deterministic inference |
+/// | [`Pass::expected`] | running, noisy set | as expected activations | prediction in one deterministic pass |
+/// | [`Pass::mean`] | running, noise-free set | no | the network at the mean of its weights |
 /// | [`Pass::mean_as_trained`] | running, noisy set | no | measuring what [`reestimate`](crate::predict::reestimate) gains |
 /// | [`Pass::sample`] | running, noisy set | yes | one Monte Carlo sample |
 /// | [`Pass::folded`] | running, noisy set | yes | several samples in one batch |
 /// | [`Pass::estimate`] | batch (and records the noise-free set) | no | [`reestimate`](crate::predict::reestimate) |
+/// | [`Pass::measure`] | running, noisy set | yes (and records inherited variances) | [`reestimate`](crate::predict::reestimate) |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     mode: Mode,
@@ -29,10 +31,12 @@ pub struct Pass {
 enum Mode {
     Train { seed: u64, step: u32 },
     TrainNoiseless,
+    Expected,
     Mean,
     MeanAsTrained,
     Sample { seed: u64, batch: u32, first: u32, count: u32 },
     Estimate { batch: u32 },
+    Measure { seed: u64, batch: u32, count: u32 },
 }
 
 /// Which statistics a normalization uses in a pass, and which running statistics it updates.
@@ -75,6 +79,15 @@ impl Pass {
         Self { mode }
     }
 
+    /// One deterministic pass in place of many noisy ones: each unit hands on the *expectation* of
+    /// its activation over the noise.
+    ///
+    /// [`reestimate`](crate::predict::reestimate) must have measured how large the noise is that
+    /// each unit inherits from the units before it.
+    pub fn expected() -> Self {
+        Self { mode: Mode::Expected }
+    }
+
     /// The network at the mean directions: running statistics, no noise.
     pub fn mean() -> Self {
         Self { mode: Mode::Mean }
@@ -109,6 +122,13 @@ impl Pass {
         Self { mode }
     }
 
+    /// Monte Carlo samples `0 .. count` in one batch, as in [`Pass::folded`], from which each unit
+    /// records the variance that its input brings along; `batch` counts from 0.
+    pub fn measure(seed: u64, batch: u32, count: u32) -> Self {
+        let mode = Mode::Measure { seed, batch, count: count.max(2) };
+        Self { mode }
+    }
+
     /// The same Monte Carlo samples for batch `number` of a data set. Each batch has its own
     /// noise. Other passes are unchanged.
     pub fn at_batch(mut self, number: u32) -> Self {
@@ -120,7 +140,23 @@ impl Pass {
 
     /// Whether layers add noise.
     pub fn is_noisy(&self) -> bool {
-        matches!(self.mode, Mode::Train { .. } | Mode::Sample { .. })
+        matches!(self.mode, Mode::Train { .. } | Mode::Sample { .. } | Mode::Measure { .. })
+    }
+
+    /// Whether layers hand on expected activations, for layers of a model's own with an activation.
+    pub fn is_expected(&self) -> bool {
+        self.mode == Mode::Expected
+    }
+
+    /// In a pass that measures variances: how many samples are folded into the batch, and the weight
+    /// of the batch in the average.
+    pub(crate) fn measurement(&self) -> Option<(usize, f64)> {
+        match self.mode {
+            Mode::Measure { batch, count, .. } => {
+                Some((count as usize, 1.0 / (f64::from(batch) + 1.0)))
+            }
+            _ => None,
+        }
     }
 
     /// Whether this is a training step, for layers of a model's own such as dropout.
@@ -133,7 +169,9 @@ impl Pass {
         match self.mode {
             Mode::Train { .. } | Mode::TrainNoiseless => StatisticsSource::Batch,
             Mode::Mean => StatisticsSource::RunningNoiseFree,
-            Mode::MeanAsTrained | Mode::Sample { .. } => StatisticsSource::RunningNoisy,
+            Mode::Expected | Mode::MeanAsTrained | Mode::Sample { .. } | Mode::Measure { .. } => {
+                StatisticsSource::RunningNoisy
+            }
             Mode::Estimate { batch } => {
                 StatisticsSource::Recorded { weight: 1.0 / (f64::from(batch) + 1.0) }
             }
@@ -144,10 +182,13 @@ impl Pass {
     /// dimension. `None` in a pass without noise.
     pub fn noise(&self, stream: u32, dims: &[usize]) -> Result<Option<Noise>> {
         let (seed, step, sample, folded) = match self.mode {
-            Mode::TrainNoiseless | Mode::Mean | Mode::MeanAsTrained | Mode::Estimate { .. } => {
-                return Ok(None);
-            }
+            Mode::TrainNoiseless
+            | Mode::Expected
+            | Mode::Mean
+            | Mode::MeanAsTrained
+            | Mode::Estimate { .. } => return Ok(None),
             Mode::Train { seed, step } => (seed, step, TRAINING, 1),
+            Mode::Measure { seed, batch, count } => (seed, batch, 1, count as usize),
             Mode::Sample { seed, batch, first, count } => {
                 let last = u64::from(first) + u64::from(count);
                 let valid = last < u64::from(INITIALISATION);
@@ -175,7 +216,7 @@ impl Pass {
     /// samples are folded.
     pub fn repeat(&self, xs: &Tensor) -> Result<Tensor> {
         match self.mode {
-            Mode::Sample { count, .. } if count > 1 => {
+            Mode::Sample { count, .. } | Mode::Measure { count, .. } if count > 1 => {
                 let mut copies = vec![1; xs.rank()];
                 copies[0] = count as usize;
                 xs.repeat(copies)
@@ -223,7 +264,9 @@ mod tests {
         assert_eq!(counter(Pass::sample(1, 0))?, Some((0, 1)));
         assert_eq!(counter(Pass::sample(1, 4).at_batch(3))?, Some((3, 5)));
         assert_eq!(counter(Pass::train_noiseless())?, None);
+        assert_eq!(counter(Pass::measure(1, 3, 2))?, Some((3, 1)));
         assert_eq!(counter(Pass::mean())?, None);
+        assert_eq!(counter(Pass::expected())?, None);
         assert_eq!(counter(Pass::mean_as_trained())?, None);
         assert_eq!(counter(Pass::estimate(0))?, None);
         assert!(Pass::sample(1, u32::MAX - 1).noise(7, &[4, 3]).is_err());

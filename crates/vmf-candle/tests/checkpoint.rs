@@ -112,14 +112,14 @@ fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
     assert_ne!(state(&resumed.vars), state(&unbroken.vars));
     let checkpoint = Checkpoint::open(&path)?;
     assert_eq!(checkpoint.progress(), &progress());
-    checkpoint.restore(&resumed.vars, Some(&mut optimizer))?;
+    checkpoint.restore(&resumed.vars, &resumed.posterior, Some(&mut optimizer))?;
     train(&resumed, &mut optimizer, 3..6)?;
     assert_eq!(state(&resumed.vars), state(&unbroken.vars));
 
     // Without the moments it would not.
     let forgetful = Model::new(2)?;
     let mut optimizer = adam(&forgetful)?;
-    checkpoint.restore(&forgetful.vars, None)?;
+    checkpoint.restore(&forgetful.vars, &forgetful.posterior, None)?;
     train(&forgetful, &mut optimizer, 3..6)?;
     assert_ne!(state(&forgetful.vars), state(&unbroken.vars));
     Ok(())
@@ -173,7 +173,7 @@ fn files_of_version_1_open() -> Result<()> {
     let config = VmfConfig::default().relu().sigma_groups(2);
     vmf_linear(3, 4, config, &posterior, seeded(&vars, 1, DType::F32, &Device::Cpu).pp("layer"))?;
     let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
-    checkpoint.restore(&vars, Some(&mut adam))?;
+    checkpoint.restore(&vars, &posterior, Some(&mut adam))?;
     assert_eq!(checkpoint.summary()?, posterior.summary()?);
     assert!(adam.state()?.iter().all(|(_, moments)| moments.steps == 1));
 
@@ -210,14 +210,14 @@ fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
         let (vars, posterior) = other(plan, dtype)?;
         let mut optimizer = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
         let before = state(&vars);
-        let error = with_moments.restore(&vars, Some(&mut optimizer)).unwrap_err();
+        let error = with_moments.restore(&vars, &posterior, Some(&mut optimizer)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(state(&vars), before);
         assert_eq!(optimizer.state()?.len(), 0);
     }
     let fresh = Model::new(2)?;
     let before = state(&fresh.vars);
-    let error = without.restore(&fresh.vars, Some(&mut adam(&fresh)?)).unwrap_err();
+    let error = without.restore(&fresh.vars, &fresh.posterior, Some(&mut adam(&fresh)?)).unwrap_err();
     assert!(error.to_string().contains("no optimizer state"), "{error}");
     assert_eq!(state(&fresh.vars), before);
     Ok(())
@@ -437,7 +437,7 @@ fn thousands_of_damaged_files_neither_panic_nor_allocate_what_they_claim() -> Re
         assert!(largest < 64 * bytes.len() + (1 << 20), "round {round}: {largest} bytes");
         match opened {
             Err(_) => refused += 1,
-            Ok(mutant) => match mutant.restore(&vars, Some(&mut optimizer)) {
+            Ok(mutant) => match mutant.restore(&vars, &posterior, Some(&mut optimizer)) {
                 Err(_) => {
                     refused += 1;
                     assert_eq!(state(&vars), before, "round {round}");
@@ -445,7 +445,7 @@ fn thousands_of_damaged_files_neither_panic_nor_allocate_what_they_claim() -> Re
                 // Damage to a number inside a tensor or a string looks like another value.
                 Ok(()) => {
                     accepted += 1;
-                    checkpoint.restore(&vars, Some(&mut optimizer))?;
+                    checkpoint.restore(&vars, &posterior, Some(&mut optimizer))?;
                 }
             },
         }
@@ -473,7 +473,7 @@ fn tensors_of_every_dtype_survive() -> Result<()> {
         for (_, var) in named(&vars) {
             var.set(&Tensor::ones(var.shape(), dtype, &Device::Cpu)?)?;
         }
-        Checkpoint::open(&path)?.restore(&vars, None)?;
+        Checkpoint::open(&path)?.restore(&vars, &Posterior::new(), None)?;
         assert_eq!(state(&vars), before);
     }
     Ok(())

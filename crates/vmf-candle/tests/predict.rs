@@ -65,7 +65,7 @@ fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
     let weight = values(layer.weight());
     let batches = [[[1f64, 2.], [3., 5.]], [[-1., 4.], [2., 2.]]];
     let tensors = batches.map(|batch| Tensor::new(&batch, &Device::Cpu));
-    assert_eq!(reestimate(&layer, tensors)?, 2);
+    assert_eq!(reestimate(&layer, &posterior, tensors)?.batches, 2);
     let (mut mean, mut var) = (0.0, 0.0);
     for batch in batches {
         let u = batch.map(|x| weight[0] * x[0] + weight[1] * x[1]);
@@ -76,7 +76,7 @@ fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
     assert!((values(&actual.mean)[0] - mean).abs() < 1e-12);
     assert!((values(&actual.var)[0] - var).abs() < 1e-12);
     assert_eq!(values(&layer.norm().running().mean), [0.0]);
-    assert!(reestimate(&layer, []).is_err());
+    assert!(reestimate(&layer, &posterior, []).is_err());
     Ok(())
 }
 
@@ -90,7 +90,7 @@ fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
     let run = |pass: Pass| -> Result<Vec<f64>> { Ok(values(&model.forward(&xs, &pass)?)) };
     let before = run(Pass::mean_as_trained())?;
     assert_eq!(before, run(Pass::mean())?);
-    reestimate(&model, (0..4).map(|i| Ok(images(16, 16 * i)?.0)))?;
+    reestimate(&model, &model.posterior, (0..4).map(|i| Ok(images(16, 16 * i)?.0)))?;
     assert_eq!(before, run(Pass::mean_as_trained())?);
     assert!(largest_difference(&before, &run(Pass::mean())?) > 1e-3);
     for (name, var) in named(&model.vars) {

@@ -52,7 +52,7 @@ fn model() -> Result<Model> {
     for step in 0..5 {
         model.forward(&images(16, 16 * step)?.0, &Pass::train(1, step as u32))?;
     }
-    reestimate(&model, (0..5).map(|batch| Ok(images(16, 16 * batch)?.0)))?;
+    reestimate(&model, &model.posterior, (0..5).map(|batch| Ok(images(16, 16 * batch)?.0)))?;
     Ok(model)
 }
 

@@ -24,6 +24,7 @@
 //! | [`noise`] | standard normals as a function of (seed, stream, step, sample, element): the specification, and fast ways to evaluate it |
 //! | [`bn_noise`] | batch normalization + noise + ReLU, forward and backward, training and evaluation |
 //! | [`mod@unit`] | the variational unit: convolution, normalization, noise, ReLU and pooling as one operation |
+//! | [`expected`] | normalization + expected ReLU (+ pooling): prediction in one deterministic pass |
 //! | [`conv`] | convolution and its gradients, directly and by Winograd's algorithm |
 //! | [`gemm`] | the matrix product they are made of |
 //! | [`pool`] | maximum and average pooling with their gradients |
@@ -82,8 +83,10 @@ mod transpose;
 pub mod adam;
 pub mod bn_noise;
 pub mod conv;
+pub mod expected;
 pub mod gemm;
 pub mod noise;
+pub mod normal_cdf;
 pub mod pool;
 pub mod simd;
 pub mod unit;

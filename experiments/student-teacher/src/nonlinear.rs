@@ -136,7 +136,7 @@ pub fn teach(
     let data = Batches::new(&inputs, &targets, dim)?;
     let trainee = Trainee { model: &student, vars: &vars, posterior: &posterior };
     train(&trainee, &data, point.noise, settings, seed)?;
-    reestimate(&student, data.inputs())?;
+    reestimate(&student, &posterior, data.inputs())?;
 
     let learned = Learned {
         sigmas: [student.hidden.sigma().values()?[0], student.output.sigma().values()?[0]],

@@ -70,7 +70,7 @@ impl Student {
         let trainee =
             Trainee { model: &student, vars: &student.vars, posterior: &student.posterior };
         train(&trainee, &data, point.noise, settings, seed)?;
-        reestimate(&student, data.inputs())?;
+        reestimate(&student, &student.posterior, data.inputs())?;
         let learned = student.learned(problem)?;
         if let Some(path) = checkpoint {
             let progress = Progress {

@@ -4,6 +4,7 @@
 //! | in the file | what |
 //! |---|---|
 //! | `<variable>` | weights, rho and running statistics, under their own names |
+//! | `posterior.output_covariance` | the covariance of the model's outputs, if it was measured |
 //! | `optimizer.first.<variable>`, `optimizer.second.<variable>` | Adam's moments |
 //! | metadata `vmf` | the JSON document: format version, configuration, counters, state of the trainer, the posterior's layers |
 //!
@@ -28,11 +29,14 @@ use std::path::Path;
 
 /// The version of the format that this crate writes. It reads all versions from 1 on.
 ///
-/// Version 2 calls [`Progress::state`] what version 1 called `metrics`.
+/// Version 2 calls [`Progress::state`] what version 1 called `metrics`, and adds what the expected
+/// pass needs: inherited variances and the covariance of the outputs. A network from a file of
+/// version 1 has none until [`reestimate`](crate::predict::reestimate) measures them.
 pub const FORMAT_VERSION: u64 = 2;
 
 const METADATA_KEY: &str = "vmf";
 const FORMAT_NAME: &str = "vmf-checkpoint";
+const OUTPUT_COVARIANCE: &str = "posterior.output_covariance";
 const FIRST: &str = "optimizer.first.";
 const SECOND: &str = "optimizer.second.";
 
@@ -83,6 +87,7 @@ struct LayerRecord {
 pub struct Checkpoint {
     document: Document,
     variables: BTreeMap<String, Tensor>,
+    output_covariance: Option<Tensor>,
     moments: BTreeMap<String, Moments>,
 }
 
@@ -96,9 +101,9 @@ impl Checkpoint {
     ) -> Result<Self> {
         let mut variables = BTreeMap::new();
         for (name, var) in lock(vars).iter() {
-            if name.starts_with("optimizer.") {
+            if name.starts_with("optimizer.") || name == OUTPUT_COVARIANCE {
                 return Err(Error::Mismatch(format!(
-                    "the variable {name:?} has a name that is reserved for the optimizer"
+                    "the variable {name:?} has a name that checkpoints reserve"
                 )));
             }
             let copy = var.as_detached_tensor().copy()?;
@@ -138,6 +143,7 @@ impl Checkpoint {
                 optimizer_steps: optimizer.map(|_| steps(&moments)),
             },
             variables,
+            output_covariance: posterior.output_covariance(),
             moments,
         })
     }
@@ -154,6 +160,7 @@ impl Checkpoint {
         for (name, tensor) in &self.variables {
             tensors.push((name.clone(), tensor));
         }
+        tensors.extend(self.output_covariance.iter().map(|t| (OUTPUT_COVARIANCE.to_string(), t)));
         for (name, moments) in &self.moments {
             tensors.push((format!("{FIRST}{name}"), &moments.first));
             tensors.push((format!("{SECOND}{name}"), &moments.second));
@@ -199,7 +206,11 @@ impl Checkpoint {
         if let Some(stray) = tensors.keys().find(|name| name.starts_with("optimizer.")) {
             return Err(malformed(format!("{stray:?} belongs to no parameter of its document")));
         }
-        let checkpoint = Self { document, variables: tensors, moments };
+        let output_covariance = tensors.remove(OUTPUT_COVARIANCE);
+        if header.version == 1 {
+            add_inherited_variances(&mut tensors)?;
+        }
+        let checkpoint = Self { document, variables: tensors, output_covariance, moments };
         checkpoint.summary().map_err(|error| malformed(error.to_string()))?;
         Ok(checkpoint)
     }
@@ -247,12 +258,23 @@ impl Checkpoint {
         Ok(Summary::new(layers.collect::<Result<_>>()?))
     }
 
-    /// Restores the variables of a model that was built as the captured one was, and the moments of
-    /// its optimizer.
+    /// The covariance of the model's outputs, for
+    /// [`Posterior::set_output_covariance`](crate::posterior::Posterior::set_output_covariance).
+    pub fn output_covariance(&self) -> Option<&Tensor> {
+        self.output_covariance.as_ref()
+    }
+
+    /// Restores the variables of a model that was built as the captured one was, what its posterior
+    /// knows of its outputs, and the moments of its optimizer.
     ///
     /// Names, shapes and dtypes are compared first. If one does not fit, the error names it and
     /// nothing changes.
-    pub fn restore(&self, vars: &VarMap, optimizer: Option<&mut Adam>) -> Result<()> {
+    pub fn restore(
+        &self,
+        vars: &VarMap,
+        posterior: &Posterior,
+        optimizer: Option<&mut Adam>,
+    ) -> Result<()> {
         check(vars, &self.variables)?;
         if let Some(adam) = optimizer {
             if self.document.optimizer_steps.is_none() {
@@ -261,8 +283,25 @@ impl Checkpoint {
             }
             adam.load_state(self.moments.clone().into_iter().collect())?;
         }
+        if let Some(covariance) = &self.output_covariance {
+            posterior.set_output_covariance(covariance)?;
+        }
         assign(vars, &self.variables)
     }
+}
+
+/// Adds to the tensors of a file of version 1 what its normalizations have since: inherited
+/// variances, which are zero until they are measured.
+fn add_inherited_variances(tensors: &mut BTreeMap<String, Tensor>) -> Result<()> {
+    let beside = |(name, tensor): (&String, &Tensor)| {
+        let path = name.strip_suffix("noise_free_var")?;
+        Some((format!("{path}inherited_var"), tensor.clone()))
+    };
+    let found: Vec<_> = tensors.iter().filter_map(beside).collect();
+    for (name, tensor) in found {
+        tensors.insert(name, tensor.zeros_like()?);
+    }
+    Ok(())
 }
 
 fn parameterization_name(parameterization: Parameterization) -> String {

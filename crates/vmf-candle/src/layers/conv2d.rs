@@ -35,6 +35,16 @@ pub fn vmf_conv2d(
 }
 
 impl VmfConv2d {
+    /// `act(BN(w~ * x) + sigma_eff * z + skip)`: the layer with a skip connection added before its
+    /// activation, as at the end of a residual block.
+    ///
+    /// It computes what the sum and the activation in the model's own code would, and knows in the
+    /// expected pass how uncertain the sum is.
+    pub fn forward_residual(&self, xs: &Tensor, skip: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let (xs, skip) = (Images::nchw(xs.clone()), Images::nchw(skip.clone()));
+        self.unit.forward(&xs, Some(&skip), None, pass)?.to_nchw()
+    }
+
     /// The weight (out_channels, in_channels / groups, kernel, kernel).
     pub fn weight(&self) -> &Tensor {
         self.unit.weight.raw()
@@ -53,6 +63,6 @@ impl VmfConv2d {
 
 impl Forward for VmfConv2d {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        self.unit.forward(&Images::nchw(xs.clone()), None, pass)?.to_nchw()
+        self.unit.forward(&Images::nchw(xs.clone()), None, None, pass)?.to_nchw()
     }
 }

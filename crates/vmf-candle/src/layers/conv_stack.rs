@@ -67,7 +67,7 @@ impl Forward for ConvStack {
         let mut images = Images::nchw(xs.clone());
         for stage in &self.stages {
             images = match stage {
-                Stage::Unit(conv, pool) => conv.unit.forward(&images, *pool, pass)?,
+                Stage::Unit(conv, pool) => conv.unit.forward(&images, None, *pool, pass)?,
                 Stage::MaxPool(window) => images.max_pool(*window)?,
             };
         }

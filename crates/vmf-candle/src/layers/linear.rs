@@ -60,6 +60,6 @@ impl Forward for VmfLinear {
         let rows = Images::nchw(xs.reshape(((), in_dim))?);
         let mut dims = xs.dims().to_vec();
         dims[xs.rank() - 1] = out_dim;
-        self.unit.forward(&rows, None, pass)?.to_nchw()?.reshape(dims)
+        self.unit.forward(&rows, None, None, pass)?.to_nchw()?.reshape(dims)
     }
 }

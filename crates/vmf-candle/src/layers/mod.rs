@@ -9,6 +9,7 @@ mod init;
 mod linear;
 mod noise;
 mod norm;
+mod relu;
 mod unit;
 mod weight;
 
@@ -20,3 +21,4 @@ pub use init::seeded;
 pub use linear::{VmfLinear, vmf_linear};
 pub use noise::{NoiseLayer, NoiseLayerConfig, noise_layer};
 pub use norm::NormStats;
+pub use relu::{ReluLayer, relu_layer};

@@ -1,5 +1,5 @@
-//! The two sets of running statistics that the normalization of a noisy network needs, and its gain
-//! and shift.
+//! What the normalization of a noisy network remembers: two sets of running statistics, the noise
+//! that it inherits, and its gain and shift.
 //!
 //! Statistics that were collected under noise do not fit a pass without it: noise in one layer
 //! widens the distribution of the next layer's inputs. So each normalization keeps two sets.
@@ -7,6 +7,10 @@
 //! `noise_free_mean` and `noise_free_var` serve the mean pass.
 //! [`reestimate`](crate::predict::reestimate) measures them with noise off; until then they follow
 //! training like the others.
+//!
+//! The third thing a normalization remembers is `inherited_var`: how much its output varies over
+//! draws of the weights *in front of* this layer, one value per channel. The expected pass needs it.
+//! `reestimate` measures it too.
 
 use crate::dtype::stable_dtype;
 use crate::error::check_setting;
@@ -20,6 +24,7 @@ use candle_nn::{Init, VarBuilder};
 pub struct NormStats {
     noisy: Running,
     noise_free: Running,
+    inherited_var: Var,
     affine: Option<(Tensor, Tensor)>,
     momentum: f64,
 }
@@ -49,14 +54,19 @@ impl Running {
     /// values per channel, as PyTorch does.
     fn update(&self, batch: &Statistics, count: usize, weight: f64) -> Result<()> {
         let count = count as f64;
-        let mix = |running: &Var, batch: &Tensor, scale: f64| -> Result<()> {
-            let batch = (batch.to_dtype(running.dtype())? * (weight * scale))?;
-            let old = (running.as_detached_tensor() * (1.0 - weight))?;
-            running.set(&(old + batch)?)
-        };
-        mix(&self.mean, &batch.mean, 1.0)?;
-        mix(&self.var, &batch.var, count / (count - 1.0))
+        mix(&self.mean, &batch.mean, 1.0, weight)?;
+        mix(&self.var, &batch.var, count / (count - 1.0), weight)
     }
+}
+
+/// `running <- (1 - weight) running + weight scale new`. With weight 1 nothing of the old value is
+/// left, not even a NaN.
+pub(super) fn mix(running: &Var, new: &Tensor, scale: f64, weight: f64) -> Result<()> {
+    let new = (new.to_dtype(running.dtype())? * (weight * scale))?;
+    if weight == 1.0 {
+        return running.set(&new);
+    }
+    running.set(&((running.as_detached_tensor() * (1.0 - weight))? + new)?)
 }
 
 impl NormStats {
@@ -76,6 +86,7 @@ impl NormStats {
         Ok(Self {
             noisy: Running::new(channels, "running_mean", "running_var", vb)?,
             noise_free: Running::new(channels, "noise_free_mean", "noise_free_var", vb)?,
+            inherited_var: inherited_var(channels, vb)?,
             affine,
             momentum,
         })
@@ -89,6 +100,17 @@ impl NormStats {
     /// Running mean and unbiased variance for the mean pass.
     pub fn noise_free(&self) -> Statistics {
         self.noise_free.statistics()
+    }
+
+    /// The variance of the normalized value over draws of the weights in front of this layer, one
+    /// value per channel; 0 before [`reestimate`](crate::predict::reestimate).
+    pub fn inherited_var(&self) -> Tensor {
+        self.inherited_var.as_detached_tensor()
+    }
+
+    /// Averages a measurement of the inherited variance in.
+    pub(super) fn record_inherited(&self, var: &Tensor, weight: f64) -> Result<()> {
+        mix(&self.inherited_var, var, 1.0, weight)
     }
 
     /// Gain and shift per channel, if the layer has them.
@@ -120,6 +142,16 @@ impl NormStats {
             StatisticsSource::Recorded { weight } => self.noise_free.update(batch, count, weight),
             StatisticsSource::RunningNoisy | StatisticsSource::RunningNoiseFree => Ok(()),
         }
+    }
+}
+
+/// The inherited variance at the builder's path. Files from before there was one have none.
+pub(super) fn inherited_var(channels: usize, vb: &VarBuilder) -> Result<Var> {
+    let (name, dtype) = ("inherited_var", stable_dtype(vb.dtype()));
+    match vb.get_with_hints_dtype(channels, name, Init::Const(0.0), dtype) {
+        Ok(tensor) => Var::from_tensor(&tensor),
+        Err(_) if !vb.contains_tensor(name) => Var::zeros(channels, dtype, vb.device()),
+        Err(error) => Err(error),
     }
 }
 

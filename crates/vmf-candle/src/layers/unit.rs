@@ -2,7 +2,8 @@
 //! and convolutional layers are this unit with inputs of different shapes.
 //!
 //! ```text
-//! y = pool(act(gain * (normalize(w~ * x) + sigma_eff * z) + shift)),      w~ = w / |w|,   z ~ N(0, 1)
+//! y = pool(act(gain * (normalize(w~ * x) + sigma_eff * z) + shift + skip)),
+//! w~ = w / |w|,   z ~ N(0, 1)
 //! ```
 
 use super::config::{Activation, VmfConfig};
@@ -12,7 +13,7 @@ use crate::error::{Error, check_shape};
 use crate::ops::{self, Images};
 use crate::pass::Pass;
 use crate::posterior::{LayerSpec, Posterior, Sigma};
-use candle_core::Result;
+use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 use vmf_kernels::conv::{Conv2d, ConvShape};
 use vmf_kernels::unit as kernel;
@@ -56,16 +57,26 @@ impl Unit {
         Ok(Self { name, weight, norm, sigma, stream, config })
     }
 
-    /// The units' output for these images, and maximum pooling behind it over square windows of
-    /// this side.
-    pub(super) fn forward(&self, xs: &Images, pool: Option<usize>, pass: &Pass) -> Result<Images> {
+    /// The units' output for these images: with a skip connection added before the activation, and
+    /// maximum pooling behind it over square windows of this side.
+    pub(super) fn forward(
+        &self,
+        xs: &Images,
+        skip: Option<&Images>,
+        pool: Option<usize>,
+        pass: &Pass,
+    ) -> Result<Images> {
         let conv = self.conv(xs)?;
+        if let Some((samples, weight)) = pass.measurement() {
+            self.measure(conv, xs, skip, samples, weight)?;
+        }
         let relu = self.config.activation == Activation::Relu;
-        // Gain and shift come before the activation. The node does not have them, so that with them
-        // activation and pooling are left for later too.
+        // Gain, shift and a skip connection come before the activation. The node does not have
+        // them, so that with them activation and pooling are left for later too.
         let affine = self.norm.affine();
-        let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu && affine.is_none());
-        if let (Some(window), None) = (pool, affine) {
+        let fused = affine.is_none() && skip.is_none();
+        let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu && fused);
+        if let (Some(window), true) = (pool, fused) {
             unit = unit.max_pool(window).map_err(Error::from)?;
         }
         let ConvShape { batch, out_channels, .. } = *conv.shape();
@@ -74,7 +85,11 @@ impl Unit {
         let op = ops::Unit { kernel: unit, noise };
 
         let (w, sigma, source) = (self.weight.effective()?, self.sigma.sigma()?, pass.statistics());
-        let ys = match self.norm.running_for(source) {
+        if pass.is_expected() && fused {
+            let statistics = self.norm.running();
+            return op.forward_expected(&self.deviation()?, &statistics, xs, &w);
+        }
+        let mut ys = match self.norm.running_for(source) {
             Some(statistics) => op.forward_eval(&statistics, xs, &w, &sigma)?,
             None => {
                 let (ys, batch) = op.forward_train(xs, &w, &sigma)?;
@@ -82,15 +97,65 @@ impl Unit {
                 ys
             }
         };
-        let Some((gain, shift)) = affine else {
+        if fused {
             return Ok(ys);
-        };
-        let ys = ys.scale_and_shift(gain, shift)?;
-        let ys = if relu { ys.map(|ys| ys.relu())? } else { ys };
-        match pool {
-            Some(window) => ys.max_pool(window),
-            None => Ok(ys),
         }
+        if let Some((gain, shift)) = affine {
+            ys = ys.scale_and_shift(gain, shift)?;
+        }
+        if let Some(skip) = skip {
+            ys = ys.add(skip)?;
+        }
+        match (pass.is_expected(), pool) {
+            (true, Some(window)) => ys.expected_max_pool(&self.deviation()?, window, relu),
+            (true, None) if relu => ys.expected_relu(&self.deviation()?),
+            (true, None) => Ok(ys),
+            (false, _) => {
+                let ys = if relu { ys.map(|ys| ys.relu())? } else { ys };
+                pool.map_or(Ok(ys.clone()), |window| ys.max_pool(window))
+            }
+        }
+    }
+
+    /// The standard deviation in front of the activation, one value per channel: what the unit
+    /// inherits, and its own noise,
+    /// ```text
+    /// s = sqrt(inherited_var + (gain sigma)^2)
+    /// ```
+    fn deviation(&self) -> Result<Tensor> {
+        let inherited = self.norm.inherited_var();
+        let (groups, units) = (self.sigma.config().groups, inherited.elem_count());
+        let sigma = self.sigma.sigma()?.reshape((groups, 1))?;
+        let sigma = sigma.broadcast_as((groups, units / groups))?.flatten_all()?;
+        let sigma = sigma.to_dtype(inherited.dtype())?;
+        let own = match self.norm.affine() {
+            Some((gain, _)) => (sigma * gain.to_dtype(inherited.dtype())?)?,
+            None => sigma,
+        };
+        (inherited + own.sqr()?)?.sqrt()
+    }
+
+    /// Records how much the value in front of this unit's noise varies across the samples that are
+    /// folded into the batch.
+    fn measure(
+        &self,
+        conv: Conv2d,
+        xs: &Images,
+        skip: Option<&Images>,
+        samples: usize,
+        weight: f64,
+    ) -> Result<()> {
+        let kernel = kernel::Unit::new(conv).eps(self.config.eps).relu(false);
+        let (w, sigma) = (self.weight.effective()?.detach(), self.sigma.sigma()?.detach());
+        let op = ops::Unit { kernel, noise: None };
+        let mut ys = op.forward_eval(&self.norm.running(), xs, &w, &sigma)?;
+        if let Some((gain, shift)) = self.norm.affine() {
+            ys = ys.scale_and_shift(gain, shift)?;
+        }
+        if let Some(skip) = skip {
+            ys = ys.add(skip)?;
+        }
+        self.norm.record_inherited(&ys.variance_across(samples)?, weight)
     }
 
     /// The convolution for these images. A linear layer is one of images of a single pixel.

@@ -5,7 +5,7 @@
 use super::max_pool2d;
 use crate::error::Error;
 use crate::storage::contiguous_slice;
-use candle_core::{CpuStorage, CustomOp1, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, DType, Result, Shape, Tensor};
 use vmf_kernels::Layout;
 use vmf_kernels::conv::{to_hwnc, to_nchw};
 
@@ -63,13 +63,54 @@ impl Images {
         Ok(Self { tensor: f(&self.tensor)?, layout: self.layout })
     }
 
+    /// One value per channel, in a shape that broadcasts to the images.
+    pub(crate) fn per_channel(&self, values: &Tensor) -> Result<Tensor> {
+        let mut dims = vec![1; self.tensor.rank()];
+        dims[if self.tensor.rank() == 4 && self.layout == Layout::Hwnc { 3 } else { 1 }] =
+            values.elem_count();
+        values.to_dtype(self.tensor.dtype())?.reshape(dims)
+    }
+
     /// `gain * x + shift`, with one gain and one shift per channel.
     pub(crate) fn scale_and_shift(&self, gain: &Tensor, shift: &Tensor) -> Result<Self> {
-        let mut channels = vec![1; self.tensor.rank()];
-        channels[if self.tensor.rank() == 4 && self.layout == Layout::Hwnc { 3 } else { 1 }] =
-            gain.elem_count();
-        let (gain, shift) = (gain.reshape(&*channels)?, shift.reshape(&*channels)?);
+        let (gain, shift) = (self.per_channel(gain)?, self.per_channel(shift)?);
         self.map(|xs| xs.broadcast_mul(&gain)?.broadcast_add(&shift))
+    }
+
+    /// The sum with other images, in the layout of these.
+    pub(crate) fn add(&self, other: &Self) -> Result<Self> {
+        let other = other.in_layout(self.layout)?;
+        self.map(|xs| xs + other)
+    }
+
+    /// The variance across `count` blocks of images, block by block along the batch, averaged over
+    /// images and positions: one value per channel.
+    pub(crate) fn variance_across(&self, count: usize) -> Result<Tensor> {
+        let xs = self.to_nchw()?.to_dtype(DType::F64)?;
+        let (rows, channels) = (xs.dim(0)?, xs.dim(1)?);
+        let xs = xs.reshape((count, rows / count, channels, ()))?;
+        let centred = xs.broadcast_sub(&xs.mean_keepdim(0)?)?;
+        let var = (centred.sqr()?.sum(0)? / (count - 1).max(1) as f64)?;
+        var.mean((0, 2))
+    }
+
+    /// The elements of all windows of this side, side by side: one tensor (N, C, H / window,
+    /// W / window) for each place in a window. The images are NCHW.
+    pub(crate) fn window_elements(&self, window: usize) -> Result<Vec<Tensor>> {
+        let (_, _, height, width) = self.tensor.dims4()?;
+        let places = |size: usize, offset: usize| {
+            let count = size / window;
+            let indices: Vec<u32> = (0..count).map(|i| (i * window + offset) as u32).collect();
+            Tensor::from_vec(indices, count, self.tensor.device())
+        };
+        let mut elements = Vec::with_capacity(window * window);
+        for y in 0..window {
+            let rows = self.tensor.index_select(&places(height, y)?, 2)?;
+            for x in 0..window {
+                elements.push(rows.index_select(&places(width, x)?, 3)?);
+            }
+        }
+        Ok(elements)
     }
 
     /// Maximum pooling over square windows side by side.

@@ -16,7 +16,7 @@ use super::layout::Images;
 use crate::error::Error;
 use crate::storage::{contiguous_slice, cpu_slice, unwritten};
 use crate::train::deliver;
-use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Tensor, Var};
 use std::sync::{Arc, OnceLock};
 use vmf_kernels::bn_noise::{self as norm, NoiseTerm};
 use vmf_kernels::noise::Noise;
@@ -72,11 +72,59 @@ impl Unit {
         self.fused(xs, w, sigma, Mode::Eval(statistics.to_kernel()?))
     }
 
+    /// Normalizes with given statistics and returns the expected activation, where `deviation` is
+    /// the standard deviation in front of the activation, one value per channel. There is no noise.
+    pub(crate) fn forward_expected(
+        &self,
+        deviation: &Tensor,
+        statistics: &Statistics,
+        xs: &Images,
+        w: &Tensor,
+    ) -> Result<Images> {
+        let relu = self.kernel.norm().relu;
+        if !is_fused(xs) || (self.kernel.pool().is_some() && !relu) {
+            return self.expected_reference(deviation, statistics, xs, w);
+        }
+        let xs = xs.to_hwnc()?.contiguous()?;
+        let node = ExpectedUnit { unit: *self, statistics: statistics.clone() };
+        let deviation = deviation.to_dtype(DType::F32)?.contiguous()?;
+        Ok(Images::hwnc(xs.apply_op3(&w.contiguous()?, &deviation, node)?))
+    }
+
+    /// [`forward_expected`](Self::forward_expected) in two steps, the second from Candle's own
+    /// operations, which Candle differentiates.
+    fn expected_reference(
+        &self,
+        deviation: &Tensor,
+        statistics: &Statistics,
+        xs: &Images,
+        w: &Tensor,
+    ) -> Result<Images> {
+        let relu = self.kernel.norm().relu;
+        let kernel = kernel::Unit::new(*self.kernel.conv()).eps(self.kernel.norm().eps).relu(false);
+        let mean = Self { kernel, noise: None };
+        let m = mean.forward_eval(statistics, xs, w, &deviation.zeros_like()?)?;
+        match self.kernel.pool() {
+            Some(pool) => m.expected_max_pool(deviation, pool.shape().stride, relu),
+            None if relu => m.expected_relu(deviation),
+            None => Ok(m),
+        }
+    }
+
     fn fused(&self, xs: &Images, w: &Tensor, sigma: &Tensor, mode: Mode) -> Result<Images> {
         let xs = xs.to_hwnc()?;
         let node = FusedUnit { unit: *self, mode, needs_dx: is_tracked(&xs) };
         let sigma = sigma.to_dtype(DType::F32)?.contiguous()?;
         Ok(Images::hwnc(xs.contiguous()?.apply_op3(&w.contiguous()?, &sigma, node)?))
+    }
+
+    /// The shape of the fused output: HWNC, or a matrix if the weight is one.
+    fn output_shape(&self, w: &Layout) -> Shape {
+        let (conv, [height, width]) = (self.kernel.conv().shape(), self.kernel.output());
+        match w.dims().len() {
+            2 => (conv.batch, conv.out_channels).into(),
+            _ => (height, width, conv.batch, conv.out_channels).into(),
+        }
     }
 
     /// u, by Candle.
@@ -161,12 +209,7 @@ impl CustomOp3 for FusedUnit {
                 let _ = saved.set(fresh);
             }
         }
-        let (conv, [height, width]) = (unit.conv().shape(), unit.output());
-        let shape = match w_layout.dims().len() {
-            2 => (conv.batch, conv.out_channels).into(),
-            _ => (height, width, conv.batch, conv.out_channels).into(),
-        };
-        Ok((CpuStorage::F32(y), shape))
+        Ok((CpuStorage::F32(y), self.unit.output_shape(w_layout)))
     }
 
     fn bwd(
@@ -207,5 +250,57 @@ impl CustomOp3 for FusedUnit {
             deliver(w, Tensor::from_vec(dw, w.shape(), &Device::Cpu)?),
             Some(Tensor::from_vec(dsigma, sigma.shape(), &Device::Cpu)?),
         ))
+    }
+}
+
+/// The expected pass as a node over (x, w, deviation).
+struct ExpectedUnit {
+    unit: Unit,
+    statistics: Statistics,
+}
+
+impl CustomOp3 for ExpectedUnit {
+    fn name(&self) -> &'static str {
+        "expected-unit"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        w: &CpuStorage,
+        w_layout: &Layout,
+        deviation: &CpuStorage,
+        deviation_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (x, w) = (contiguous_slice(x, x_layout)?, contiguous_slice(w, w_layout)?);
+        let deviation = contiguous_slice(deviation, deviation_layout)?;
+        let unit = &self.unit.kernel;
+        // SAFETY: the pass writes all of y; after an error nobody reads it.
+        let mut y = unsafe { unwritten(unit.output_len()) };
+        unit.forward_expected(deviation, &self.statistics.to_kernel()?, x, w, &mut y)
+            .map_err(Error::from)?;
+        Ok((CpuStorage::F32(y), self.unit.output_shape(w_layout)))
+    }
+
+    /// The gradients of the same function from Candle's operations. Whoever trains through the
+    /// expected pass pays for it; a prediction does not.
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        deviation: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [x, w, deviation] = [x, w, deviation].map(|tensor| Var::from_tensor(&tensor.detach()));
+        let (x, w, deviation) = (x?, w?, deviation?);
+        let xs = Images::hwnc(x.as_tensor().clone());
+        // A weight that is no variable, so that its gradient comes back and is not delivered.
+        let weight = w.affine(1.0, 0.0)?;
+        let y = self.unit.expected_reference(&deviation, &self.statistics, &xs, &weight)?;
+        let y = y.to_hwnc()?;
+        let mut gradients = (y * dy)?.sum_all()?.backward()?;
+        Ok((gradients.remove(&x), gradients.remove(&w), gradients.remove(&deviation)))
     }
 }

@@ -45,6 +45,7 @@ struct Layer {
 #[derive(Clone, Debug, Default)]
 pub struct Posterior {
     layers: Arc<Mutex<Vec<Layer>>>,
+    output_covariance: Arc<Mutex<Option<Tensor>>>,
 }
 
 impl Posterior {
@@ -92,6 +93,28 @@ impl Posterior {
     /// Whether no layer has been registered.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
+    }
+
+    /// The covariance of the model's outputs over draws of the weights, as
+    /// [`reestimate`](crate::predict::reestimate) measured it: (P, P) for P outputs, in double
+    /// precision on the CPU. `None` before that.
+    pub fn output_covariance(&self) -> Option<Tensor> {
+        self.output_covariance.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets what [`output_covariance`](Self::output_covariance) returns, for example to what a
+    /// [`Checkpoint`](crate::checkpoint::Checkpoint) holds.
+    pub fn set_output_covariance(&self, covariance: &Tensor) -> Result<()> {
+        let (rows, columns) = covariance.dims2()?;
+        let requirement = "it must be a square matrix";
+        check_setting(rows == columns, "the output covariance", rows, requirement)?;
+        let covariance = covariance.detach().to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+        let values = covariance.flatten_all()?.to_vec1::<f64>()?;
+        if !values.iter().all(|value| value.is_finite()) {
+            Err(Error::NonFiniteOutput)?
+        }
+        *self.output_covariance.lock().unwrap_or_else(PoisonError::into_inner) = Some(covariance);
+        Ok(())
     }
 
     /// A beta to begin with, for a training set of this size:

@@ -63,6 +63,13 @@ impl PoolShape {
         }
     }
 
+    /// The input positions of the window at `out` that are inside the image.
+    pub(crate) fn elements_of(&self, out: [usize; 2]) -> Vec<usize> {
+        let mut elements = Vec::new();
+        self.window(out, &mut elements);
+        elements.into_iter().map(|(_, position)| position).collect()
+    }
+
     /// The windows that contain `input`: the number that it has in each, and their output
     /// positions.
     pub(super) fn windows_of(&self, input: [usize; 2], windows: &mut Vec<(u32, usize)>) {

@@ -20,6 +20,7 @@ use crate::bn_noise::pooled::{self, Pooling};
 use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
+use crate::expected;
 use crate::layout::Layout;
 use crate::pool::{Pool, PoolShape};
 use crate::scratch::Scratch;
@@ -158,6 +159,35 @@ impl Unit {
             let mut u = Scratch::take(self.conv_len());
             self.conv.forward(x, w, &mut u)?;
             self.normalize(noise, statistics, &u, y, &mut Vec::new())
+        })
+    }
+
+    /// Normalizes with given statistics and writes the [expected](crate::expected) activation, where
+    /// `deviation` is the standard deviation in front of the activation, one value per channel.
+    ///
+    /// Without an activation that is the mean, whatever the deviation.
+    pub fn forward_expected(
+        &self,
+        deviation: &[f32],
+        statistics: &Statistics,
+        x: &[f32],
+        w: &[f32],
+        y: &mut [f32],
+    ) -> Result<(), Error> {
+        on_pool(|| {
+            check_length("y", y.len(), self.output_len())?;
+            let mut u = Scratch::take(self.conv_len());
+            self.conv.forward(x, w, &mut u)?;
+            match &self.pool {
+                _ if !self.norm.relu => {
+                    self.normalize(None, statistics, &u, y, &mut Vec::new())
+                }
+                None => expected::forward(&self.norm, statistics, deviation, &u, y),
+                Some(pool) => {
+                    let pool = pool.shape();
+                    expected::forward_pooled(&self.norm, statistics, deviation, pool, &u, y)
+                }
+            }
         })
     }
 

@@ -1,112 +1,21 @@
 //! Predictions and their uncertainty.
 //!
-//! The predictive distribution is the mean over Monte Carlo samples, `p = 1/K sum_k p_k`. Its
-//! entropy is the total uncertainty. The mean entropy of the samples is the part that more data of
+//! The predictive distribution is the mean over draws of the weights: `p = 1/K sum_k p_k` over Monte
+//! Carlo samples, or [`expected`] in one deterministic pass. Its entropy is the total uncertainty. The mean entropy of the samples is the part that more data of
 //! the same kind would not remove. Their difference, the mutual information between label and
 //! weights, is the part that comes from not knowing the weights.
 
-use crate::dtype::stable_dtype;
-use crate::error::{check_setting, check_shape};
+mod expected;
+mod reestimate;
+mod samples;
+
+pub use reestimate::{Reestimated, reestimate};
+pub use samples::{Folding, Samples};
+
 use crate::pass::{Forward, Pass};
 use crate::train::log_softmax;
 use candle_core::{D, Result, Tensor};
-
-/// Which passes make a prediction.
-///
-/// ```
-/// use vmf_candle::prelude::*;
-/// let deterministic = Samples::mean();
-/// let monte_carlo = Samples::monte_carlo(16, 42);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Samples {
-    draw: Option<Draw>,
-    folding: Folding,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Draw {
-    seed: u64,
-    count: u32,
-}
-
-/// How Monte Carlo samples are run. The noise is the same in each way, and so is the result up to
-/// rounding.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Folding {
-    /// Folds as many samples into a pass as keep it at a few hundred rows: small batches fold,
-    /// large ones loop.
-    #[default]
-    Automatic,
-    /// One pass per sample, which takes the least memory.
-    Loop,
-    /// All samples in one pass.
-    Fold,
-}
-
-/// The number of rows in a pass up to which [`Folding::Automatic`] folds. A matrix product of a few
-/// hundred rows runs at full speed, so that more rows only cost memory.
-const FOLDED_ROWS: usize = 256;
-
-impl Samples {
-    /// One pass at the mean directions, without noise.
-    pub fn mean() -> Self {
-        Self { draw: None, folding: Folding::Automatic }
-    }
-
-    /// `count` noisy passes.
-    pub fn monte_carlo(count: u32, seed: u64) -> Self {
-        Self { draw: Some(Draw { seed, count }), folding: Folding::Automatic }
-    }
-
-    /// Sets how the samples are run.
-    pub fn folding(self, folding: Folding) -> Self {
-        Self { folding, ..self }
-    }
-
-    /// Runs the model and passes the output of each sample to `visit`.
-    fn run<M: Forward + ?Sized>(
-        &self,
-        model: &M,
-        xs: &Tensor,
-        batch: u32,
-        mut visit: impl FnMut(Tensor) -> Result<()>,
-    ) -> Result<()> {
-        let Some(Draw { seed, count }) = self.draw else {
-            return visit(output(model, xs, &Pass::mean())?);
-        };
-        let requirement = "it must be at least 1";
-        check_setting(count > 0, "the number of Monte Carlo samples", count, requirement)?;
-        let rows = xs.dim(0)?;
-        let together = match self.folding {
-            Folding::Loop => 1,
-            Folding::Fold => count,
-            Folding::Automatic => (FOLDED_ROWS / rows.max(1)).clamp(1, count as usize) as u32,
-        };
-        for first in (0..count).step_by(together as usize) {
-            let together = together.min(count - first);
-            let pass = Pass::folded(seed, first, together).at_batch(batch);
-            let outputs = output(model, &pass.repeat(xs)?, &pass)?;
-            for sample in 0..together as usize {
-                visit(outputs.narrow(0, sample * rows, rows)?)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The output of a pass, without the graph behind it.
-fn output<M: Forward + ?Sized>(model: &M, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-    let output = model.forward(xs, pass)?.detach();
-    let rows = xs.dim(0)?;
-    check_shape(output.dims().first() == Some(&rows), "prediction", || {
-        let dims = output.dims();
-        format!(
-            "the model made {dims:?} of {rows} examples, which must stay along the first dimension"
-        )
-    })?;
-    output.to_dtype(stable_dtype(output.dtype()))
-}
+use samples::Way;
 
 /// Class probabilities for a batch of N examples, with their uncertainty in nats.
 #[derive(Clone, Debug)]
@@ -114,16 +23,16 @@ fn output<M: Forward + ?Sized>(model: &M, xs: &Tensor, pass: &Pass) -> Result<Te
 pub struct Prediction {
     /// Predictive probabilities (N, classes).
     pub probs: Tensor,
-    /// Standard deviation of each class's probability between samples (N, classes); 0 for a single
-    /// pass.
+    /// Standard deviation of each class's probability over draws of the weights (N, classes); 0 in
+    /// the mean pass.
     pub deviation: Tensor,
     /// Entropy of the predictive distribution (N): the total uncertainty.
     pub entropy: Tensor,
-    /// Mean entropy of the samples (N): the uncertainty that would remain if the weights were
+    /// Mean entropy over draws of the weights (N): the uncertainty that would remain if they were
     /// known.
     pub expected_entropy: Tensor,
-    /// Their difference (N): the uncertainty that comes from not knowing the weights; 0 for a
-    /// single pass.
+    /// Their difference (N): the uncertainty that comes from not knowing the weights; 0 in
+    /// the mean pass.
     pub mutual_information: Tensor,
 }
 
@@ -134,7 +43,7 @@ pub fn predict<M: Forward + ?Sized>(
     xs: &Tensor,
     samples: Samples,
 ) -> Result<Prediction> {
-    predict_batch(model, xs, samples, 0)
+    predict_batch(model, xs, &samples, 0)
 }
 
 /// Predictions for a stream of batches, one at a time, so that memory does not grow with the data
@@ -151,15 +60,18 @@ where
     batches
         .into_iter()
         .enumerate()
-        .map(move |(batch, xs)| predict_batch(model, &xs?, samples, batch as u32))
+        .map(move |(batch, xs)| predict_batch(model, &xs?, &samples, batch as u32))
 }
 
 fn predict_batch<M: Forward + ?Sized>(
     model: &M,
     xs: &Tensor,
-    samples: Samples,
+    samples: &Samples,
     batch: u32,
 ) -> Result<Prediction> {
+    if let Way::Expected(posterior) = &samples.way {
+        return expected::classify(posterior, &samples::output(model, xs, &Pass::expected())?);
+    }
     let mut probs = Welford::default();
     let mut entropies = Welford::default();
     samples.run(model, xs, batch, |logits| {
@@ -188,10 +100,11 @@ fn predict_batch<M: Forward + ?Sized>(
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Values {
-    /// The mean over samples, in the shape of the model's output.
+    /// The mean over draws of the weights, in the shape of the model's output.
     pub mean: Tensor,
-    /// The standard deviation between samples, which comes from not knowing the weights. It does
-    /// not include the noise of the observations.
+    /// The standard deviation over draws of the weights. It does not include the noise of the
+    /// observations. In the expected pass it is the same for all inputs, an average over training
+    /// inputs: where it has to grow away from the data, use Monte Carlo samples.
     pub deviation: Tensor,
 }
 
@@ -201,6 +114,10 @@ pub fn predict_values<M: Forward + ?Sized>(
     xs: &Tensor,
     samples: Samples,
 ) -> Result<Values> {
+    if let Way::Expected(posterior) = &samples.way {
+        let mean = samples::output(model, xs, &Pass::expected())?;
+        return Ok(Values { deviation: expected::deviation(posterior, &mean)?, mean });
+    }
     let mut values = Welford::default();
     samples.run(model, xs, 0, |output| values.add(&output))?;
     Ok(Values { deviation: values.deviation()?, mean: values.mean()? })
@@ -241,31 +158,6 @@ impl Welford {
             None => candle_core::bail!("the deviation of no samples"),
         }
     }
-}
-
-/// Measures the statistics of the mean pass: runs the model over batches of training inputs with
-/// noise off, and averages each normalization's statistics over them. Returns the number of
-/// batches.
-///
-/// The statistics that training collects belong to noisy activations and serve Monte Carlo passes.
-/// Without noise the activations of all layers but the first have a smaller variance. So call this
-/// at the end of training, before `Pass::mean()` is used. A few thousand examples are enough.
-///
-/// The statistics of Monte Carlo passes do not change. They are an average over about the last ten
-/// batches of training, and fit only if the weights hardly moved during those. Let the learning
-/// rate fall to zero, or run some batches with `Pass::train` without a step of the optimizer.
-pub fn reestimate<M: Forward + ?Sized>(
-    model: &M,
-    batches: impl IntoIterator<Item = Result<Tensor>>,
-) -> Result<usize> {
-    let mut seen = 0;
-    for (batch, xs) in batches.into_iter().enumerate() {
-        model.forward(&xs?, &Pass::estimate(batch as u32))?;
-        seen = batch + 1;
-    }
-    let name = "the number of batches to re-estimate statistics from";
-    check_setting(seen > 0, name, seen, "it must be at least 1")?;
-    Ok(seen)
 }
 
 #[cfg(test)]
