@@ -1,4 +1,4 @@
-//! Numbers as text, and the grids that curves are drawn on.
+//! Numbers as text.
 
 /// The shortest text that reads back to the very same float.
 ///
@@ -58,36 +58,6 @@ pub(crate) fn minus(text: &str) -> String {
     text.replace('-', "−")
 }
 
-/// `count` values from `first` to `last`, evenly spaced, both ends included.
-pub fn linspace(first: f64, last: f64, count: usize) -> Vec<f64> {
-    match count {
-        0 => Vec::new(),
-        1 => vec![first],
-        _ => (0..count)
-            .map(|i| {
-                let t = i as f64 / (count - 1) as f64;
-                first * (1.0 - t) + last * t
-            })
-            .collect(),
-    }
-}
-
-/// `count` values from `first` to `last` (both positive), evenly spaced in the logarithm.
-pub fn logspace(first: f64, last: f64, count: usize) -> Vec<f64> {
-    let mut values: Vec<f64> =
-        linspace(first.ln(), last.ln(), count).into_iter().map(f64::exp).collect();
-    // exp(ln x) is not exactly x, and the ends are what a caller compares with.
-    if let Some(value) = values.first_mut() {
-        *value = first;
-    }
-    if count > 1
-        && let Some(value) = values.last_mut()
-    {
-        *value = last;
-    }
-    values
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,14 +76,5 @@ mod tests {
         assert_eq!(significant(0.00001234, 3), "1.23×10^{−5}");
         assert_eq!(significant(f64::NAN, 3), "n/a");
         assert_eq!(significant(f64::NEG_INFINITY, 3), "−∞");
-    }
-
-    #[test]
-    fn grids_hit_their_ends_exactly() {
-        let grid = logspace(1e-3, 1e5, 9);
-        assert_eq!((grid[0], grid[8]), (1e-3, 1e5));
-        assert!((grid[3] - 1.0).abs() < 1e-12);
-        assert_eq!(linspace(0.0, 1.0, 3), [0.0, 0.5, 1.0]);
-        assert_eq!(linspace(2.0, 3.0, 1), [2.0]);
     }
 }

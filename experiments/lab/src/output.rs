@@ -46,6 +46,12 @@ impl OutDir {
         write_atomic(&path, contents)?;
         Ok(path)
     }
+
+    /// Writes `name.svg` and `name.png` (two pixels per unit) and returns their paths.
+    pub fn save_figure(&self, figure: &plot::Figure, name: &str) -> Result<[PathBuf; 2]> {
+        let (svg, png) = (figure.svg()?, figure.png(2.0)?);
+        Ok([self.write(format!("{name}.svg"), svg)?, self.write(format!("{name}.png"), png)?])
+    }
 }
 
 impl AsRef<Path> for OutDir {

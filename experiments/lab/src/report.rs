@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use plot::{Figure, RichText, encode_png, escape, font_css};
 
 use crate::error::{Error, Result};
-use crate::figure::{Figure, raster};
 use crate::output::OutDir;
 use crate::table::Table;
-use crate::text::{RichText, escape, font};
 
 /// A self-contained HTML page: what a person sends to a colleague.
 ///
@@ -64,7 +63,7 @@ impl Report {
              <link rel=\"icon\" href=\"data:,\">\n\
              <title>{}</title>\n<style>\n{}\n{}</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{}</h1>\n",
             escape(&RichText::parse(&self.title).plain()),
-            font::css(),
+            font_css(),
             include_str!("report.css"),
             inline(&self.title),
         );
@@ -199,10 +198,11 @@ impl Section {
         let mut body = String::from("<div class=\"pictures\">\n");
         for picture in pictures {
             let (width, height) = (picture.width, picture.height);
-            if width == 0 || height == 0 || picture.rgb.len() != width * height * 3 {
-                return Err(Error::Pixels { width, height, found: picture.rgb.len() });
-            }
-            let png = raster::encode_png(width, height, png::ColorType::Rgb, picture.rgb);
+            let png = encode_png(width, height, picture.rgb).ok_or(Error::Pixels {
+                width,
+                height,
+                found: picture.rgb.len(),
+            })?;
             body += &format!(
                 "<figure><img alt=\"{}\" width=\"{width}\" height=\"{height}\" \
                  src=\"data:image/png;base64,{}\"><figcaption>{}</figcaption></figure>\n",
@@ -247,7 +247,7 @@ fn inline(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figure::{Axis, Panel};
+    use plot::{Axis, Panel};
 
     fn report() -> Report {
         let figure = Figure::new("F & <G>").panel(

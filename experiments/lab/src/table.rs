@@ -6,9 +6,10 @@ mod terminal;
 use std::fmt;
 use std::io::Write;
 
+use plot::RichText;
+
 use crate::error::{Error, Result};
 use crate::number::significant;
-use crate::text::RichText;
 
 /// Which side of a column its cells keep to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

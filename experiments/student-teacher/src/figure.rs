@@ -1,7 +1,7 @@
 //! The paper's figure "Student-teacher recovery", the exact posterior beside its approximations,
 //! and the nonlinear teacher.
 
-use lab::{Axis, Color, Dash, Figure, Legend, Marker, Panel, Series, logspace};
+use plot::{Axis, Color, Dash, Figure, Legend, Marker, Panel, Series, logspace};
 use vmf_core::{Sphere, expected_cosine};
 
 use crate::claims::{kind, overconfidence};

@@ -94,7 +94,7 @@ fn report(results: &Results, out: &OutDir) -> Result<Checks> {
     out.write("checks.csv", statements.csv())?;
 
     let recovery = figure::recovery(results);
-    recovery.save(out, "student-teacher")?;
+    out.save_figure(&recovery, "student-teacher")?;
     results.csv()?.save(out, "students.csv")?;
     let mut report = Report::new("Precise Bayesian Neural Networks: student and teacher")
         .subtitle(format!(
@@ -142,12 +142,12 @@ fn report(results: &Results, out: &OutDir) -> Result<Checks> {
 /// The sections on the exact posterior and the nonlinear teacher.
 fn beyond(results: &Results, out: &OutDir, report: Report) -> Result<Report> {
     let exact = figure::exact(results);
-    exact.save(out, "exact-posterior")?;
+    out.save_figure(&exact, "exact-posterior")?;
     let table = exact_table(results)?;
     println!("\nThe exact posterior\n");
     table.print();
     let nonlinear = figure::nonlinear(results);
-    nonlinear.save(out, "nonlinear")?;
+    out.save_figure(&nonlinear, "nonlinear")?;
     Ok(report
         .section(
             Section::new("Against the exact posterior")

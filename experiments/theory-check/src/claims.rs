@@ -4,7 +4,8 @@
 //! An approximation *holds* if it stays within two per cent of the exact value where the paper says
 //! it applies. It *holds with a correction* if a formula of the same form does.
 
-use lab::{Checks, Claims, Verdict, logspace, significant};
+use lab::{Checks, Claims, Verdict, significant};
+use plot::logspace;
 use vmf_core::{Sphere, expected_cosine};
 
 use crate::curves::{Curves, Point};

@@ -1,7 +1,8 @@
 //! Everything known about one dimension: the measured points, and the formulas on a fine grid.
 
 use anyhow::Result;
-use lab::{Csv, Field, Progress, logspace};
+use lab::{Csv, Field, Progress};
+use plot::logspace;
 use rayon::prelude::*;
 use vmf_core::Sphere;
 

@@ -1,7 +1,7 @@
 //! The paper's figure "Validation of theoretical components", and what the approximations are off
 //! by.
 
-use lab::{Axis, Color, Dash, Figure, Panel, Series, logspace};
+use plot::{Axis, Color, Dash, Figure, Panel, Series, logspace};
 use vmf_core::Sphere;
 
 use crate::curves::{Curves, Point};

@@ -35,7 +35,7 @@ pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
         let dim = curves.sphere.dim();
         curves.write_rows(&mut csv)?;
         let figure = figure::validation(curves, settings.samples);
-        figure.save(&out, &format!("theory-d{dim}"))?;
+        out.save_figure(&figure, &format!("theory-d{dim}"))?;
         let (claims, checks) = claims::judge(curves);
         println!("\nThe paper's claims at D = {dim}\n");
         let table = claims.table()?;
@@ -61,7 +61,7 @@ pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
     }
     let spheres = ERROR_DIMS.map(Sphere::new).into_iter().collect::<Result<Vec<_>, _>>()?;
     let errors = figure::errors(&spheres);
-    errors.save(&out, "errors")?;
+    out.save_figure(&errors, "errors")?;
     report = report.section(Section::new("Across dimensions").figure(
         &errors,
         "Relative errors of the closed forms over the whole range of concentrations.",

@@ -1,8 +1,9 @@
 //! A table as HTML, Markdown and CSV.
 
+use plot::RichText;
+
 use super::{Align, Table, Tone};
 use crate::csv;
-use crate::text::RichText;
 
 pub(crate) fn html(table: &Table) -> String {
     let class = |column: usize| match table.alignment(column) {

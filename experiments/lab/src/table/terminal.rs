@@ -2,8 +2,9 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use plot::RichText;
+
 use super::{Align, Cell, Table, Tone};
-use crate::text::RichText;
 
 /// Files and pipes have no width of their own.
 pub(crate) const WIDTH_WITHOUT_TERMINAL: usize = 120;

@@ -1,6 +1,6 @@
 //! What one draw for all inputs means, in three panels.
 
-use lab::{Axis, Color, Dash, Figure, Panel, Series, linspace};
+use plot::{Axis, Color, Dash, Figure, Panel, Series, linspace};
 
 use super::Draws;
 use super::shared::{Average, Shared};

@@ -107,7 +107,7 @@ pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
         significant(shared / additive, 2)
     );
     let figure = figure::figure(&layers, &images.source, draws);
-    figure.save(&out, "draws")?;
+    out.save_figure(&figure, "draws")?;
     csv(&layers)?.save(&out, "draws.csv")?;
 
     println!(

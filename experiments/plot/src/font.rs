@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use tiny_skia::PathBuilder;
 use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
-use super::{RichText, Script};
+use crate::rich_text::{RichText, Script};
 
 /// How heavy the letters are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +172,7 @@ pub(crate) fn wrap(markup: &str, size: f64, weight: Weight, limit: f64) -> Vec<R
 }
 
 /// `@font-face` rules that carry the fonts inside the document.
-pub(crate) fn css() -> &'static str {
+pub fn css() -> &'static str {
     static CSS: LazyLock<String> = LazyLock::new(|| {
         let face = |weight: u32, bytes: &[u8]| {
             format!(
@@ -181,8 +181,8 @@ pub(crate) fn css() -> &'static str {
                 STANDARD.encode(bytes)
             )
         };
-        face(400, include_bytes!("../../fonts/Inter-Regular.subset.woff2"))
-            + &face(600, include_bytes!("../../fonts/Inter-SemiBold.subset.woff2"))
+        face(400, include_bytes!("../fonts/Inter-Regular.subset.woff2"))
+            + &face(600, include_bytes!("../fonts/Inter-SemiBold.subset.woff2"))
     });
     &CSS
 }

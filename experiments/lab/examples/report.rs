@@ -1,51 +1,21 @@
-//! Writes one of every kind of figure, and a report that shows them all.
+//! Writes a report with one of everything in it.
 //!
-//! `cargo run -p lab --example gallery [FOLDER]` (default `target/gallery`).
+//! `cargo run -p lab --example report [FOLDER]` (default `target/report`).
 
-use lab::{Cell, Checks, Claims, OutDir, Picture, Progress, Report, Section, Table, Verdict};
-
-mod figures;
+use lab::{Cell, Checks, Claims, OutDir, Picture, Report, Section, Table, Verdict};
+use plot::{Axis, Figure, Panel, logspace};
 
 fn main() -> lab::Result<()> {
-    let folder = std::env::args().nth(1).unwrap_or("target/gallery".into());
-    let out = OutDir::create(folder)?;
-    let figures = [
-        (
-            "curves",
-            figures::curves(),
-            "Lines, points with error bars, log axes and a legend for each panel.",
-        ),
-        (
-            "sweeps",
-            figures::sweeps(),
-            "Error bars over seeds, bands, and one legend for all panels.",
-        ),
-        (
-            "training",
-            figures::training(),
-            "Epochs, named layers, side-by-side bars and reliability diagrams in one figure.",
-        ),
-        (
-            "landscape",
-            figures::landscape(),
-            "Heat maps with contour lines and colour bars; the right one is centred on zero.",
-        ),
-        ("beside", figures::beside(), "A single panel with its legend beside it."),
-        (
-            "edge-cases",
-            figures::edge_cases(),
-            "Gaps, values outside the range, tiny and huge numbers, no data.",
-        ),
-    ];
-    let mut section = Section::new("Figures");
-    let progress = Progress::new("drawing", figures.len() as u64);
-    for (name, figure, caption) in &figures {
-        progress.message(*name);
-        figure.save(&out, name)?;
-        section = section.figure(figure, caption)?;
-        progress.advance(1);
-    }
-    progress.finish();
+    let out = OutDir::create(std::env::args_os().nth(1).unwrap_or("target/report".into()))?;
+    let kappa = logspace(1e-1, 1e4, 200);
+    let variance: Vec<f64> = kappa.iter().map(|k| 100.0 / (100.0 + k)).collect();
+    let figure = Figure::new("One curve").panel(
+        Panel::new("(A) Activation variance")
+            .x(Axis::log("concentration κ"))
+            .y(Axis::log("variance σ_{u}^{2}"))
+            .line("D/(κ + D)", &kappa, &variance),
+    );
+    out.save_figure(&figure, "figure")?;
     let (claims, checks) = findings();
     claims.table()?.print();
     println!();
@@ -61,21 +31,21 @@ fn main() -> lab::Result<()> {
             Cell::number(1e-13 * dim as f64, 2),
         ])?;
     }
-    let path = Report::new("Gallery")
-        .subtitle("Every kind of figure and table, to look at.")
+    let path = Report::new("One of everything")
+        .subtitle("What a report can hold, to look at.")
         .section(
             Section::new("Findings")
-                .paragraph("Each claim is a row. Made by `cargo run -p lab --example gallery`.")
+                .paragraph("Each claim is a row. Made by `cargo run -p lab --example report`.")
                 .table(&claims.table()?)
                 .table(&checks.table()?),
         )
-        .section(section)
+        .section(Section::new("Figure").figure(&figure, "A figure with its caption.")?)
         .section(Section::new("Numbers").table(&table))
         .section(pictures()?)
         .section(
             Section::new("Settings")
                 .key_values([("seed", "0"), ("draws", "10^{6}"), ("dimension", "100")])
-                .preformatted("cargo run -p lab --example gallery"),
+                .preformatted("cargo run -p lab --example report"),
         )
         .save(&out, "report.html")?;
     println!("report: {}", path.display());

@@ -5,9 +5,9 @@ use tiny_skia::{
     PixmapPaint, Rect as SkiaRect, Stroke as SkiaStroke, StrokeDash, Transform,
 };
 
-use super::color::Color;
-use super::shape::{Anchor, Fill, Page, Point, Rect, Shape, Stroke, Text};
-use crate::text::font;
+use crate::color::Color;
+use crate::font;
+use crate::shape::{Anchor, Fill, Page, Point, Rect, Shape, Stroke, Text};
 
 /// Draws the page at `scale` pixels per unit. `None` when the picture would be too large, or empty.
 pub(crate) fn draw(page: &Page, scale: f64) -> Option<Vec<u8>> {
@@ -28,7 +28,7 @@ pub(crate) fn draw(page: &Page, scale: f64) -> Option<Vec<u8>> {
         .flat_map(|pixel| [pixel.red(), pixel.green(), pixel.blue()])
         .collect();
     let (width, height) = (pixmap.width() as usize, pixmap.height() as usize);
-    Some(encode_png(width, height, png::ColorType::Rgb, &rgb))
+    encode_png(width, height, &rgb)
 }
 
 fn draw_shape(pixmap: &mut Pixmap, shape: &Shape, transform: Transform, clip: Option<&Mask>) {
@@ -161,20 +161,19 @@ fn skia_rect(area: Rect) -> Option<SkiaRect> {
     SkiaRect::from_xywh(area.x as f32, area.y as f32, area.width as f32, area.height as f32)
 }
 
-/// Encodes pixels as PNG.
-pub(crate) fn encode_png(
-    width: usize,
-    height: usize,
-    color: png::ColorType,
-    bytes: &[u8],
-) -> Vec<u8> {
+/// Encodes pixels as PNG: three bytes per pixel for RGB or four for RGBA, row by row. `None` if
+/// `bytes` is neither.
+pub fn encode_png(width: usize, height: usize, bytes: &[u8]) -> Option<Vec<u8>> {
+    let pixels = width.checked_mul(height).filter(|pixels| *pixels > 0)?;
+    let color = match (bytes.len() / pixels, bytes.len() % pixels) {
+        (3, 0) => png::ColorType::Rgb,
+        (4, 0) => png::ColorType::Rgba,
+        _ => return None,
+    };
     let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
+    let mut encoder = png::Encoder::new(&mut file, width.try_into().ok()?, height.try_into().ok()?);
     encoder.set_color(color);
     encoder.set_depth(png::BitDepth::Eight);
-    encoder
-        .write_header()
-        .and_then(|mut writer| writer.write_image_data(bytes))
-        .expect("writing to memory cannot fail, and the caller gives as many bytes as pixels");
-    file
+    encoder.write_header().and_then(|mut writer| writer.write_image_data(bytes)).ok()?;
+    Some(file)
 }

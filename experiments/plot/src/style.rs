@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::color::Color;
-use super::panel::Panel;
-use super::series::{Dash, Marker, Series};
+use crate::color::Color;
+use crate::panel::Panel;
+use crate::series::{Dash, Marker, Series};
 
 /// The looks of one series.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,9 +1,9 @@
 //! The reliability diagram: is a network right as often as it says it is?
 
-use super::axis::Axis;
-use super::color::Color;
-use super::panel::Panel;
-use super::series::Series;
+use crate::axis::Axis;
+use crate::color::Color;
+use crate::panel::Panel;
+use crate::series::Series;
 
 /// One bin of predictions by their confidence.
 #[derive(Debug, Clone, Copy, PartialEq)]

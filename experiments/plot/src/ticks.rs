@@ -1,7 +1,5 @@
 //! Where an axis has its ticks, and what they say.
 
-use crate::number::minus;
-
 /// The ticks of an axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Ticks {
@@ -140,6 +138,11 @@ fn plain_label(value: f64) -> String {
         _ if mantissa == "1" => format!("10^{{{}}}", minus(exponent)),
         _ => format!("{mantissa}×10^{{{}}}", minus(exponent)),
     }
+}
+
+/// A real minus sign, as wide as a plus, in place of the hyphen.
+pub(crate) fn minus(text: &str) -> String {
+    text.replace('-', "−")
 }
 
 /// Commas from 10,000 on, and a real minus sign.

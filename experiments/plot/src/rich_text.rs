@@ -15,7 +15,7 @@ pub(crate) enum Script {
 /// Anything else, a bare `_` or `^` included, stands for itself.
 ///
 /// ```
-/// use lab::RichText;
+/// use plot::RichText;
 /// let text = RichText::parse("σ_{eff} < 10^{−4}");
 /// assert_eq!(text.html(), "σ<sub>eff</sub> &lt; 10<sup>−4</sup>");
 /// assert_eq!(text.plain(), "σ_eff < 10⁻⁴");
@@ -132,7 +132,7 @@ fn subscript(c: char) -> Option<char> {
 ///
 /// Control characters that XML forbids become the replacement character, so that a stray byte in a
 /// label cannot make a whole figure unreadable.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,12 +1,33 @@
-//! One of every kind of figure, with made-up data of the shapes that experiments have.
+//! Writes one figure of every kind, with made-up data, as SVG and PNG.
+//!
+//! `cargo run -p plot --example gallery [FOLDER]` (default `target/gallery`).
 
-use lab::{
-    Axis, Color, Colormap, Figure, Heatmap, Legend, Panel, ReliabilityBin, Series, linspace,
+use std::path::PathBuf;
+
+use plot::{
+    Axis, Color, Colormap, Dash, Figure, Heatmap, Legend, Panel, ReliabilityBin, Series, linspace,
     logspace,
 };
 
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = PathBuf::from(std::env::args_os().nth(1).unwrap_or("target/gallery".into()));
+    std::fs::create_dir_all(&folder)?;
+    for (name, figure) in [
+        ("curves", curves()),
+        ("sweeps", sweeps()),
+        ("training", training()),
+        ("landscape", landscape()),
+        ("beside", beside()),
+        ("edge-cases", edge_cases()),
+    ] {
+        std::fs::write(folder.join(format!("{name}.svg")), figure.svg()?)?;
+        std::fs::write(folder.join(format!("{name}.png")), figure.png(2.0)?)?;
+    }
+    Ok(())
+}
+
 /// Four panels whose labels differ: each explains itself.
-pub(crate) fn curves() -> Figure {
+fn curves() -> Figure {
     let dim = 100.0;
     let kappa = logspace(1e-1, 1e4, 200);
     let map =
@@ -26,7 +47,7 @@ pub(crate) fn curves() -> Figure {
     let wide: Vec<f64> = kappa.iter().map(|k| k * k / (2.0 * dim)).collect();
     let tight: Vec<f64> = kappa.iter().map(|k| 49.5 * (k / dim).ln()).collect();
     Figure::new("Validation of theoretical components")
-        .subtitle("D = 100; 10^{6} draws a point; bars are 95 % confidence intervals")
+        .subtitle("D = 100; 10^{6} draws per point; bars are 95 % confidence intervals")
         .panel(
             Panel::new("(A) Activation variance")
                 .x(Axis::log("concentration κ"))
@@ -61,23 +82,26 @@ pub(crate) fn curves() -> Figure {
                 ),
         )
         .panel(
-            Panel::new("(D) KL divergence to the uniform")
+            Panel::new("(D) KL from the uniform prior")
                 .x(Axis::log("concentration κ"))
                 .y(Axis::log("KL (nats)").range(1e-4, 2e3))
                 .line("exact", &kappa, &kl)
                 .line("KL_{approx}", &kappa, kl.iter().map(|v| v * 1.15).collect::<Vec<_>>())
                 .line("κ → 0: κ^{2}/2D", &kappa, &wide)
                 .line("κ → ∞", &kappa, &tight)
-                .dotted(
-                    "the paper’s sign",
-                    &kappa,
-                    kl.iter().map(|v| v + 173.0).collect::<Vec<_>>(),
+                .series(
+                    Series::line(
+                        "the paper’s sign",
+                        &kappa,
+                        kl.iter().map(|v| v + 173.0).collect::<Vec<_>>(),
+                    )
+                    .dash(Dash::Dotted),
                 ),
         )
 }
 
 /// Six panels that share their labels: one legend below them.
-pub(crate) fn sweeps() -> Figure {
+fn sweeps() -> Figure {
     let noise = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
     let mut figure = Figure::new("What a student recovers")
         .subtitle("mean of 5 seeds; bars are one standard deviation")
@@ -93,8 +117,12 @@ pub(crate) fn sweeps() -> Figure {
             Panel::new(format!("({letter}) Recovery"))
                 .x(Axis::log(name))
                 .y(Axis::linear("cosine, A").range(0.0, 1.05))
-                .line_with_errors("cosine to the teacher", noise, &cosine, &errors)
-                .line_with_errors("A from the learned σ_{eff}", noise, &a, &errors),
+                .series(
+                    Series::line_points("cosine to the teacher", noise, &cosine).errors(&errors),
+                )
+                .series(
+                    Series::line_points("A from the learned σ_{eff}", noise, &a).errors(&errors),
+                ),
         );
     }
     for (letter, name) in
@@ -125,7 +153,7 @@ pub(crate) fn sweeps() -> Figure {
 }
 
 /// What a training run shows: curves over epochs, layers by name, calibration.
-pub(crate) fn training() -> Figure {
+fn training() -> Figure {
     let epochs = linspace(1.0, 15.0, 15);
     let curve = |start: f64, end: f64, rate: f64| -> Vec<f64> {
         epochs.iter().map(|e| end + (start - end) * (-rate * e).exp()).collect()
@@ -184,7 +212,7 @@ pub(crate) fn training() -> Figure {
 }
 
 /// The loss around a trained layer, and what theory says it is.
-pub(crate) fn landscape() -> Figure {
+fn landscape() -> Figure {
     let grid = linspace(-1.5, 1.5, 51);
     let sample = |f: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
         grid.iter().flat_map(|b| grid.iter().map(move |a| f(*a, *b))).collect()
@@ -226,7 +254,7 @@ pub(crate) fn landscape() -> Figure {
 }
 
 /// One panel, many lines.
-pub(crate) fn beside() -> Figure {
+fn beside() -> Figure {
     let kappa = logspace(1e-1, 1e5, 120);
     let mut panel = Panel::new("").x(Axis::log("κ")).y(Axis::linear("A_{D}(κ)"));
     for dim in [3.0f64, 10.0, 27.0, 100.0, 576.0, 4608.0] {
@@ -237,7 +265,7 @@ pub(crate) fn beside() -> Figure {
 }
 
 /// What data do to a careless plot.
-pub(crate) fn edge_cases() -> Figure {
+fn edge_cases() -> Figure {
     let xs = linspace(-3.0, 3.0, 241);
     let gap: Vec<f64> =
         xs.iter().map(|x| if x.abs() < 0.4 { f64::NAN } else { x.sin() / x }).collect();

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::raster::encode_png;
-use super::shape::{Anchor, Fill, Page, Shape, Stroke, Text};
-use crate::text::escape;
-use crate::text::font::{self, FAMILY, Weight};
+use crate::font::{self, FAMILY, Weight};
+use crate::raster::encode_png;
+use crate::rich_text::escape;
+use crate::shape::{Anchor, Fill, Page, Shape, Stroke, Text};
 
 /// What the SVG is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ fn write_shape(svg: &mut String, shape: &Shape) {
                 number(area.y),
                 number(area.width),
                 number(area.height),
-                STANDARD.encode(encode_png(*columns, *rows, png::ColorType::Rgba, rgba))
+                STANDARD.encode(encode_png(*columns, *rows, rgba).unwrap_or_default())
             ),
         ),
         Shape::Clipped { area, shapes } => {

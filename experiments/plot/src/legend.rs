@@ -1,13 +1,13 @@
 //! Legends: what each label looks like.
 
-use super::cell::LEADING;
-use super::draw::marker_shape;
-use super::panel::Panel;
-use super::series::{Dash, Kind, Series};
-use super::shape::{Fill, Point, Rect, Shape, Stroke, Text};
-use super::style::{Look, Looks};
-use crate::text::RichText;
-use crate::text::font::{self, Weight};
+use crate::cell::LEADING;
+use crate::draw::{self, marker_shape};
+use crate::font::{self, Weight};
+use crate::panel::Panel;
+use crate::rich_text::RichText;
+use crate::series::{Dash, Kind, Series};
+use crate::shape::{Fill, Point, Rect, Shape, Stroke, Text};
+use crate::style::{Look, Looks};
 
 const SIZE: f64 = 15.5;
 const SWATCH: f64 = 36.0;
@@ -128,12 +128,12 @@ fn swatch(entry: &Entry<'_>, (x, y): Point, shapes: &mut Vec<Shape>) {
     for (series, look) in &entry.parts {
         match &series.kind {
             Kind::Band { .. } => {
-                let fill = Fill { color: look.color, opacity: super::draw::BAND_OPACITY };
+                let fill = Fill { color: look.color, opacity: draw::BAND_OPACITY };
                 shapes.push(Shape::rect(area(15.0), Some(fill), None));
             }
             Kind::Bars { hatched, .. } => {
                 let hatched = *hatched || look.dash != Dash::Solid;
-                super::draw::bar(area(13.0), look.color, hatched, shapes);
+                draw::bar(area(13.0), look.color, hatched, shapes);
             }
             _ => {}
         }

@@ -1,18 +1,18 @@
 //! One panel on the page: its room, its axes, its titles, its colour bar, its legend.
 
-use super::axis::{Axis, Span};
-use super::color::Color;
-use super::draw::{self, Frame};
-use super::legend::{self, Entry};
-use super::panel::Panel;
-use super::series::Series;
-use super::shape::{Anchor, Point, Rect, Shape, Stroke, Text};
-use super::style::Look;
-use super::ticks::Ticks;
+use crate::axis::{Axis, Span};
+use crate::color::Color;
+use crate::draw::{self, Frame};
 use crate::error::Result;
-use crate::number::minus;
-use crate::text::RichText;
-use crate::text::font::{self, Weight};
+use crate::font::{self, Weight};
+use crate::legend::{self, Entry};
+use crate::panel::Panel;
+use crate::rich_text::RichText;
+use crate::series::Series;
+use crate::shape::{Anchor, Point, Rect, Shape, Stroke, Text};
+use crate::style::Look;
+use crate::ticks::Ticks;
+use crate::ticks::minus;
 
 const TITLE: f64 = 18.0;
 const NOTE: f64 = 15.0;

@@ -1,8 +1,8 @@
 //! Figures as a user gets them: SVG that parses, PNG that decodes, errors that say what was wrong.
 
-use lab::{
-    Axis, Colormap, Error, Figure, Heatmap, Legend, OutDir, Panel, ReliabilityBin, Series,
-    linspace, logspace,
+use plot::{
+    Axis, Colormap, Dash, Error, Figure, Heatmap, Legend, Panel, ReliabilityBin, Series,
+    encode_png, linspace, logspace,
 };
 use roxmltree::{Document, Node};
 
@@ -19,7 +19,7 @@ fn simple() -> Figure {
             .x(Axis::log("κ"))
             .y(Axis::linear("A_{D}"))
             .line("exact", &xs, &ys)
-            .points_with_errors("measured", &xs[..5], &ys[..5], vec![0.1; 5]),
+            .series(Series::points("measured", &xs[..5], &ys[..5]).errors([0.1; 5])),
     )
 }
 
@@ -41,10 +41,9 @@ fn every_kind() -> Figure {
         .panel(
             Panel::new("lines & bands")
                 .line("line", [0.0, 1.0, 2.0], [0.0, f64::NAN, 1.0])
-                .dashed("dashed", [0.0, 2.0], [1.0, 0.0])
+                .series(Series::line("dashed", [0.0, 2.0], [1.0, 0.0]).dash(Dash::Dashed))
                 .band("band", [0.0, 2.0], [0.0, 0.5], [0.2, 0.9])
                 .horizontal("h", 0.4)
-                .vertical("v", 1.0)
                 .diagonal("d"),
         )
         .panel(
@@ -239,17 +238,12 @@ fn heat_maps_show_the_right_colour_in_the_right_corner() {
 }
 
 #[test]
-fn both_files_are_saved_and_nothing_else() {
-    let temp = tempfile::tempdir().unwrap();
-    let out = OutDir::create(temp.path()).unwrap();
-    let paths = simple().save(&out, "figure").unwrap();
-    let mut names: Vec<_> = std::fs::read_dir(temp.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["figure.png", "figure.svg"]);
-    assert!(paths[0].ends_with("figure.svg") && paths[1].ends_with("figure.png"));
+fn pixels_that_are_no_picture_are_refused() {
+    assert!(encode_png(2, 2, &[0; 12]).is_some());
+    assert!(encode_png(2, 2, &[0; 16]).is_some());
+    for (width, height, bytes) in [(2, 2, 11), (2, 2, 8), (0, 2, 0), (usize::MAX, 3, 9)] {
+        assert!(encode_png(width, height, &vec![0; bytes]).is_none(), "{width} x {height}");
+    }
 }
 
 #[test]
@@ -260,7 +254,8 @@ fn mistakes_are_errors_that_name_the_place() {
     assert!(message(Figure::new("F")).contains("no panels"));
     let text = message(one(Panel::new("(A)").line("bad", [1.0, 2.0], [1.0])));
     assert!(text.contains("\"bad\"") && text.contains("y has 1 values, but x has 2"), "{text}");
-    let text = message(one(Panel::new("(A)").points_with_errors("e", [1.0], [1.0], [0.1, 0.2])));
+    let points = Series::points("e", [1.0], [1.0]).errors([0.1, 0.2]);
+    let text = message(one(Panel::new("(A)").series(points)));
     assert!(text.contains("the errors has 2"), "{text}");
     let text = message(one(Panel::new("(A)")));
     assert!(text.contains("(A)") && text.contains("no finite value"), "{text}");

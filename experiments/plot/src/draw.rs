@@ -1,10 +1,10 @@
 //! Draws series into the data area of a panel.
 
-use super::axis::Span;
-use super::color::Color;
-use super::series::{Dash, Kind, Marker, Series, spacing};
-use super::shape::{Fill, Point, Rect, Shape, Stroke};
-use super::style::Look;
+use crate::axis::Span;
+use crate::color::Color;
+use crate::series::{Dash, Kind, Marker, Series, spacing};
+use crate::shape::{Fill, Point, Rect, Shape, Stroke};
+use crate::style::Look;
 
 pub(crate) const BAND_OPACITY: f64 = 0.2;
 const MARKER_RADIUS: f64 = 5.2;
@@ -87,12 +87,6 @@ pub(crate) fn series(series: &[(&Series, Look)], frame: &Frame) -> Vec<Shape> {
                 if let Some(y) = frame.page_y(*value) {
                     let (left, right) = (frame.area.x, frame.area.right());
                     clipped.push(Shape::line((left, y), (right, y), stroke));
-                }
-            }
-            Kind::Vertical(value) => {
-                if let Some(x) = frame.page_x(*value) {
-                    let (top, bottom) = (frame.area.y, frame.area.bottom());
-                    clipped.push(Shape::line((x, bottom), (x, top), stroke));
                 }
             }
             Kind::Diagonal => {

@@ -1,8 +1,8 @@
 //! A drawing as a list of shapes: what SVG and PNG are both written from.
 
-use super::color::Color;
-use crate::text::RichText;
-use crate::text::font::Weight;
+use crate::color::Color;
+use crate::font::Weight;
+use crate::rich_text::RichText;
 
 /// A point on the page, y downwards.
 pub(crate) type Point = (f64, f64);

@@ -1,6 +1,6 @@
 //! Colour maps: numbers as colours whose lightness the eye reads in order.
 
-use super::color::Color;
+use crate::color::Color;
 
 /// A colour map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,12 +1,12 @@
 //! Heat maps: a function of two variables as colours, with contour lines and a colour bar.
 
-use super::axis::{Axis, Extent, Scale, Span};
-use super::color::Color;
-use super::colormap::Colormap;
-use super::contour;
-use super::draw::Frame;
-use super::shape::{Rect, Shape, Stroke};
+use crate::axis::{Axis, Extent, Scale, Span};
+use crate::color::Color;
+use crate::colormap::Colormap;
+use crate::contour;
+use crate::draw::Frame;
 use crate::error::{Error, Result};
+use crate::shape::{Rect, Shape, Stroke};
 
 /// A function of two variables on an even grid.
 #[derive(Debug, Clone)]
@@ -232,7 +232,7 @@ fn is_even(grid: &[f64], scale: Scale) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::number::{linspace, logspace};
+    use crate::grid::{linspace, logspace};
 
     #[test]
     fn grids_must_be_even_on_their_axis() {

@@ -1,7 +1,7 @@
 //! Series: data with a label and the looks that tell it from the others.
 
-use super::axis::Extent;
-use super::color::Color;
+use crate::axis::Extent;
+use crate::color::Color;
 use crate::error::{Error, Result};
 
 /// How a line is broken up, so that it can be told from others without colour.
@@ -88,7 +88,6 @@ pub(crate) enum Kind {
         hatched: bool,
     },
     Horizontal(f64),
-    Vertical(f64),
     Diagonal,
 }
 
@@ -200,11 +199,6 @@ impl Series {
         Self::new(label, Kind::Horizontal(y)).reference()
     }
 
-    /// A line across the panel at a position.
-    pub fn vertical(label: impl Into<String>, x: f64) -> Self {
-        Self::new(label, Kind::Vertical(x)).reference()
-    }
-
     /// The line `y = x`.
     pub fn diagonal(label: impl Into<String>) -> Self {
         Self::new(label, Kind::Diagonal).reference()
@@ -226,14 +220,6 @@ impl Series {
                     .collect()
             };
             *errors = Some((end(-1.0), end(1.0)));
-        }
-        self
-    }
-
-    /// Error bars from their lower to their upper ends.
-    pub fn errors_between(mut self, low: impl AsRef<[f64]>, high: impl AsRef<[f64]>) -> Self {
-        if let Kind::Xy { errors, .. } = &mut self.kind {
-            *errors = Some((low.as_ref().to_vec(), high.as_ref().to_vec()));
         }
         self
     }
@@ -279,10 +265,7 @@ impl Series {
     }
 
     pub(crate) fn has_line(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::Xy { line: true, .. } | Kind::Horizontal(_) | Kind::Vertical(_) | Kind::Diagonal
-        )
+        matches!(self.kind, Kind::Xy { line: true, .. } | Kind::Horizontal(_) | Kind::Diagonal)
     }
 
     pub(crate) fn has_points(&self) -> bool {
@@ -320,7 +303,7 @@ impl Series {
                 check("the tops", tops, xs)?;
                 bottoms.as_ref().map_or(Ok(()), |bottoms| check("the bottoms", bottoms, xs))
             }
-            Kind::Horizontal(_) | Kind::Vertical(_) | Kind::Diagonal => Ok(()),
+            Kind::Horizontal(_) | Kind::Diagonal => Ok(()),
         }
     }
 
@@ -368,7 +351,6 @@ impl Series {
                 }
             }
             Kind::Horizontal(value) => y.add(*value),
-            Kind::Vertical(value) => x.add(*value),
             Kind::Diagonal => {}
         }
     }
@@ -381,7 +363,7 @@ impl Series {
             Kind::Xy { xs, ys, .. } => some(xs, ys),
             Kind::Band { xs, low, .. } => some(xs, low),
             Kind::Bars { xs, tops, .. } => some(xs, tops),
-            Kind::Horizontal(value) | Kind::Vertical(value) => value.is_finite(),
+            Kind::Horizontal(value) => value.is_finite(),
             Kind::Diagonal => true,
         }
     }

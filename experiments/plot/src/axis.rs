@@ -1,7 +1,7 @@
 //! Axes: what they say, what they span, and where a value lies on them.
 
-use super::ticks::{self, Ticks};
 use crate::error::{Error, Result};
+use crate::ticks::{self, Ticks};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {

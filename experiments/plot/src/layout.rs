@@ -3,15 +3,15 @@
 //! Panels of a row share their top and bottom, panels of a column their left and right edges: every
 //! margin is as wide as the widest label in its row or column needs, measured with the font itself.
 
-use super::cell::{Cell, LEADING, Place, text_lines};
-use super::color::Color;
-use super::legend::{self, Entry};
-use super::panel::Panel;
-use super::shape::{Page, Point, Rect, Shape};
-use super::style::Looks;
-use super::{Figure, Legend};
+use crate::cell::{Cell, LEADING, Place, text_lines};
+use crate::color::Color;
 use crate::error::{Error, Result};
-use crate::text::font::{self, Weight};
+use crate::figure::{Figure, Legend};
+use crate::font::{self, Weight};
+use crate::legend::{self, Entry};
+use crate::panel::Panel;
+use crate::shape::{Page, Point, Rect, Shape};
+use crate::style::Looks;
 
 /// Around the figure: for a page, and for a small screen.
 const MARGIN: (f64, f64) = (28.0, 16.0);

@@ -1,40 +1,12 @@
-//! Figures: panels in rows and columns, written as SVG and PNG from one description.
-//!
-//! A [`Figure`] is laid out into a page of shapes (`layout`), and the page is written by `svg` or
-//! drawn by `raster`. Both see the same shapes and the same font, so the two files show the same
-//! picture.
-
-mod axis;
-mod cell;
-mod color;
-mod colormap;
-mod contour;
-mod draw;
-mod heatmap;
-mod layout;
-mod legend;
-mod panel;
-pub(crate) mod raster;
-mod reliability;
-mod series;
-mod shape;
-mod style;
-pub(crate) mod svg;
-mod ticks;
-
-use std::path::PathBuf;
+//! The figure: panels in rows and columns.
 
 use crate::error::{Error, Result};
-use crate::output::OutDir;
-use crate::text::RichText;
-
-pub use axis::Axis;
-pub use color::Color;
-pub use colormap::Colormap;
-pub use heatmap::Heatmap;
-pub use panel::Panel;
-pub use reliability::ReliabilityBin;
-pub use series::{Dash, Marker, Series};
+use crate::layout;
+use crate::panel::Panel;
+use crate::raster;
+use crate::rich_text::RichText;
+use crate::shape::Page;
+use crate::svg;
 
 /// Where the legend stands. It never covers data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,9 +37,9 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Width at which text sizes are chosen.
+    /// The width that the sizes of text are chosen for.
     const WIDTH: f64 = 1200.0;
-    /// Width of the one-column form for small screens.
+    /// The width of the one-column form for small screens.
     const NARROW: f64 = 480.0;
 
     /// A figure without panels yet. An empty title takes no room.
@@ -95,26 +67,27 @@ impl Figure {
         self
     }
 
-    /// Panels in a row. Without it: one panel alone, up to four in two columns, more in three.
+    /// Sets the number of panels per row. The default is 1 for one panel, 2 for up to four panels
+    /// and 3 for more.
     pub fn columns(mut self, columns: usize) -> Self {
         self.columns = Some(columns.max(1));
         self
     }
 
-    /// Width in pixels at scale 1; text keeps its size, so a wider figure has smaller text on a
-    /// page.
+    /// Sets the width in pixels at scale 1. Text keeps its size, so the text of a wider figure
+    /// looks smaller on a page.
     pub fn width(mut self, width: f64) -> Self {
         self.width = width;
         self
     }
 
-    /// Height of the data area of a panel relative to its width.
+    /// Sets the height of a panel's data area relative to its width.
     pub fn aspect(mut self, aspect: f64) -> Self {
         self.aspect = Some(aspect);
         self
     }
 
-    /// Where the legend stands.
+    /// Sets where the legend stands.
     pub fn legend(mut self, legend: Legend) -> Self {
         self.legend = legend;
         self
@@ -125,19 +98,20 @@ impl Figure {
         &self.title
     }
 
-    /// The figure as an SVG file that brings its fonts along.
+    /// The figure as an SVG file with its fonts embedded.
     pub fn svg(&self) -> Result<String> {
         Ok(self.write(&self.page()?, svg::Use::File))
     }
 
-    /// The figure as SVG elements for an HTML page: as wide as asked for, and in one narrow column.
-    pub(crate) fn inline_svgs(&self) -> Result<(String, String)> {
+    /// The figure as two SVG elements for an HTML page that has [`font_css`](crate::font_css): one
+    /// as wide as the figure, and one with all panels in a narrow column.
+    pub fn inline_svgs(&self) -> Result<(String, String)> {
         let wide = self.page()?;
         let narrow = layout::compose(self, Self::NARROW, 1)?;
         Ok((self.write(&wide, svg::Use::Inline), self.write(&narrow, svg::Use::Inline)))
     }
 
-    /// The figure as PNG, `scale` pixels for each unit: 1 for a screen, 2 for print.
+    /// The figure as PNG with `scale` pixels per unit: 1 for a screen, 2 for print.
     pub fn png(&self, scale: f64) -> Result<Vec<u8>> {
         let page = self.page()?;
         raster::draw(&page, scale).ok_or_else(|| Error::Figure {
@@ -150,14 +124,7 @@ impl Figure {
         })
     }
 
-    /// Writes `name.svg` and `name.png` (two pixels per unit) and returns their paths.
-    pub fn save(&self, out: &OutDir, name: &str) -> Result<[PathBuf; 2]> {
-        let svg = self.svg()?;
-        let png = self.png(2.0)?;
-        Ok([out.write(format!("{name}.svg"), svg)?, out.write(format!("{name}.png"), png)?])
-    }
-
-    fn page(&self) -> Result<shape::Page> {
+    fn page(&self) -> Result<Page> {
         let columns = self.columns.unwrap_or(match self.panels.len() {
             0 | 1 => 1,
             2..=4 => 2,
@@ -166,7 +133,7 @@ impl Figure {
         layout::compose(self, self.width, columns)
     }
 
-    fn write(&self, page: &shape::Page, purpose: svg::Use) -> String {
+    fn write(&self, page: &Page, purpose: svg::Use) -> String {
         let plain = |markup: &str| RichText::parse(markup).plain();
         let panels: Vec<String> = self.panels.iter().map(Panel::describe).collect();
         svg::write(page, &plain(&self.title), &panels.join(" "), purpose)

@@ -1,9 +1,9 @@
 //! A panel: two axes and the series between them.
 
-use super::axis::{Axis, Extent};
-use super::heatmap::Heatmap;
-use super::series::{Dash, Series};
-use crate::text::RichText;
+use crate::axis::{Axis, Extent};
+use crate::heatmap::Heatmap;
+use crate::rich_text::RichText;
+use crate::series::Series;
 
 /// Two axes and the series between them.
 #[derive(Debug, Clone)]
@@ -77,26 +77,6 @@ impl Panel {
         self.series(Series::line(label, xs, ys))
     }
 
-    /// A dashed line.
-    pub fn dashed(
-        self,
-        label: impl Into<String>,
-        xs: impl AsRef<[f64]>,
-        ys: impl AsRef<[f64]>,
-    ) -> Self {
-        self.series(Series::line(label, xs, ys).dash(Dash::Dashed))
-    }
-
-    /// A dotted line.
-    pub fn dotted(
-        self,
-        label: impl Into<String>,
-        xs: impl AsRef<[f64]>,
-        ys: impl AsRef<[f64]>,
-    ) -> Self {
-        self.series(Series::line(label, xs, ys).dash(Dash::Dotted))
-    }
-
     /// Points.
     pub fn points(
         self,
@@ -105,28 +85,6 @@ impl Panel {
         ys: impl AsRef<[f64]>,
     ) -> Self {
         self.series(Series::points(label, xs, ys))
-    }
-
-    /// Points with symmetric error bars of these half lengths.
-    pub fn points_with_errors(
-        self,
-        label: impl Into<String>,
-        xs: impl AsRef<[f64]>,
-        ys: impl AsRef<[f64]>,
-        errors: impl AsRef<[f64]>,
-    ) -> Self {
-        self.series(Series::points(label, xs, ys).errors(errors))
-    }
-
-    /// Points with symmetric error bars of these half lengths, joined by a line.
-    pub fn line_with_errors(
-        self,
-        label: impl Into<String>,
-        xs: impl AsRef<[f64]>,
-        ys: impl AsRef<[f64]>,
-        errors: impl AsRef<[f64]>,
-    ) -> Self {
-        self.series(Series::line_points(label, xs, ys).errors(errors))
     }
 
     /// A shaded band between two curves.
@@ -153,11 +111,6 @@ impl Panel {
     /// A grey dashed line across the panel at a height.
     pub fn horizontal(self, label: impl Into<String>, y: f64) -> Self {
         self.series(Series::horizontal(label, y))
-    }
-
-    /// A grey dashed line across the panel at a position.
-    pub fn vertical(self, label: impl Into<String>, x: f64) -> Self {
-        self.series(Series::vertical(label, x))
     }
 
     /// The grey dashed line `y = x`.
