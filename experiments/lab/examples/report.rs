@@ -17,10 +17,10 @@ fn main() -> lab::Result<()> {
     );
     out.save_figure(&figure, "figure")?;
     let (claims, checks) = findings();
-    claims.table()?.print();
-    println!();
-    checks.table()?.print();
-    println!("{}", checks.summary());
+    claims.table()?.print()?;
+    lab::say!()?;
+    checks.table()?.print()?;
+    lab::say!("{}", checks.summary())?;
 
     let mut table = Table::new(["D", "κ", "exact", "error"]).caption("Numbers keep to the right.");
     for dim in [27usize, 100, 576, 4608] {
@@ -48,7 +48,7 @@ fn main() -> lab::Result<()> {
                 .preformatted("cargo run -p lab --example report"),
         )
         .save(&out, "report.html")?;
-    println!("report: {}", path.display());
+    lab::say!("report: {}", path.display())?;
     Ok(())
 }
 

@@ -1,11 +1,11 @@
-//! What can go wrong when results are drawn or written.
+//! What can go wrong when results are reported.
 
 use std::path::PathBuf;
 
-/// The result of drawing or writing something.
+/// The result of reporting something.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong when results are drawn or written.
+/// What can go wrong when results are reported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +20,7 @@ pub enum Error {
         /// The number of columns.
         expected: usize,
     },
-    /// Pixels that are no picture.
+    /// Pixels that do not form a picture.
     #[error("a picture of {width} x {height} RGB pixels needs {} bytes, but {found} were given", width * height * 3)]
     Pixels {
         /// Width in pixels.
@@ -30,7 +30,7 @@ pub enum Error {
         /// The number of bytes given.
         found: usize,
     },
-    /// A journal that cannot be gone on with or read.
+    /// A journal that cannot be continued or read.
     #[error("the journal {} cannot be used: {reason}", path.display())]
     Journal {
         /// The file.
@@ -38,7 +38,10 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// A file or folder that could not be written.
+    /// Standard output could not be written to.
+    #[error("cannot write to standard output: {0}")]
+    Stdout(#[source] std::io::Error),
+    /// A file or folder that could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// What was tried.

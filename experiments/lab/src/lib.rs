@@ -18,20 +18,22 @@
 
 mod csv;
 mod error;
+mod files;
 mod journal;
 mod number;
-mod output;
-mod progress;
+mod progress_bar;
 mod report;
 mod table;
+mod terminal;
 mod verdict;
 
 pub use csv::{Csv, Field};
 pub use error::{Error, Result};
+pub use files::{OutDir, open_file, read_file, write_atomic};
 pub use journal::{Entries, Journal};
 pub use number::{round_trip, seventeen_digits, significant};
-pub use output::{OutDir, write_atomic};
-pub use progress::Progress;
+pub use progress_bar::ProgressBar;
 pub use report::{Picture, Report, Section};
 pub use table::{Align, Cell, Table, Tone};
+pub use terminal::{exit_code, note_line, print_line, printable};
 pub use verdict::{Check, Checks, Claim, Claims, Verdict};

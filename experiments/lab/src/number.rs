@@ -11,7 +11,7 @@ pub fn round_trip(value: f64) -> String {
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// Seventeen significant digits: enough for any float, and the same width for all of them.
+/// Seventeen significant digits, which identify every float.
 ///
 /// ```
 /// assert_eq!(lab::seventeen_digits(0.1), "1.0000000000000001e-1");
@@ -20,9 +20,9 @@ pub fn seventeen_digits(value: f64) -> String {
     format!("{value:.16e}")
 }
 
-/// A number for a person: `digits` significant digits, in the plain form where that is short.
+/// A number for a person, with `digits` significant digits.
 ///
-/// Large and small magnitudes become `1.5×10^{7}`, which tables and reports show as a superscript.
+/// Large and small numbers become `1.5×10^{7}`, which tables and reports show as a superscript.
 ///
 /// ```
 /// assert_eq!(lab::significant(0.0123456, 3), "0.0123");
@@ -30,7 +30,8 @@ pub fn seventeen_digits(value: f64) -> String {
 /// assert_eq!(lab::significant(-15_000_000.0, 2), "−1.5×10^{7}");
 /// ```
 pub fn significant(value: f64, digits: usize) -> String {
-    let digits = digits.max(1);
+    // A float has no more than 17 digits to show.
+    let digits = digits.clamp(1, 17);
     if value.is_nan() {
         return "n/a".into();
     }
@@ -74,6 +75,7 @@ mod tests {
     fn significant_digits_round_across_a_power_of_ten() {
         assert_eq!(significant(9.996, 3), "10.0");
         assert_eq!(significant(0.00001234, 3), "1.23×10^{−5}");
+        assert_eq!(significant(1.5, usize::MAX), "1.5000000000000000");
         assert_eq!(significant(f64::NAN, 3), "n/a");
         assert_eq!(significant(f64::NEG_INFINITY, 3), "−∞");
     }

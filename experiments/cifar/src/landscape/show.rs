@@ -61,7 +61,7 @@ pub(super) fn write(
     out.write("landscape.json", serde_json::to_string_pretty(findings)? + "\n")?;
     let [svg, _] = out.save_figure(&figure(findings, surfaces, name), "landscape")?;
     print_posterior(findings);
-    table(findings)?.print();
+    table(findings)?.print()?;
     println!("the figure is {}", svg.display());
     Ok(())
 }
@@ -74,7 +74,7 @@ fn csv(findings: &Findings, surface: &Surface) -> Result<Csv> {
     let agreement = findings.agreement(family);
     for (point, loss) in family.points(surface.points).into_iter().zip(&surface.values) {
         let turn = family.turn(point);
-        let field = |value: Option<f64>| value.map_or(Field::Text(String::new()), Field::Float);
+        let field = |value: Option<f64>| value.map_or("".into(), Field::from);
         let kappa = findings.posterior.map(|claimed| claimed.kappa);
         let slope = findings.posterior.and_then(|claimed| claimed.slope);
         csv.row([
