@@ -1,4 +1,4 @@
-//! Axes: what they say, what they span, and where a value lies on them.
+//! Axes: their labels, their ranges, and where a value lies on them.
 
 use crate::error::{Error, Result};
 use crate::ticks::{self, Ticks};
@@ -37,12 +37,12 @@ impl Axis {
         Self::new(label, Scale::Linear)
     }
 
-    /// A logarithmic axis; values that are not positive are not shown.
+    /// A logarithmic axis. Values that are not positive are not shown.
     pub fn log(label: impl Into<String>) -> Self {
         Self::new(label, Scale::Log)
     }
 
-    /// An axis of names: the first stands at 0, the second at 1, and so on.
+    /// An axis of names: the first is at 0, the second at 1, and so on.
     pub fn names<S: Into<String>>(
         label: impl Into<String>,
         names: impl IntoIterator<Item = S>,
@@ -52,19 +52,19 @@ impl Axis {
         axis
     }
 
-    /// Shows exactly this range; without it the axis spans the data with a little room.
+    /// Shows exactly this range. The default is the range of the data with a margin.
     pub fn range(mut self, low: f64, high: f64) -> Self {
         self.range = Some((low, high));
         self
     }
 
-    /// Makes the axis reach at least to this value.
+    /// Extends the axis to this value if the data do not reach it.
     pub fn include(mut self, value: f64) -> Self {
         self.include.push(value);
         self
     }
 
-    /// Ticks at whole numbers only: epochs, layers, counts.
+    /// Puts ticks at whole numbers only, for epochs, layers and counts.
     pub fn integers(mut self) -> Self {
         self.integers_only = true;
         self
@@ -82,7 +82,7 @@ impl Axis {
         self.names.is_some()
     }
 
-    /// Fixes what the axis spans, given the data it has to show.
+    /// The range of the axis, given the data it has to show.
     pub(crate) fn span(&self, panel: &str, which: &'static str, data: &Extent) -> Result<Span> {
         let span = |low, high| Span { scale: self.scale, low, high };
         if let Some((low, high)) = self.range {
@@ -155,11 +155,11 @@ impl Axis {
     }
 }
 
-/// Room on both sides, so that no point sits on the frame; a single value gets room of its own.
+/// Adds a margin on both sides so that no point lies on the frame, also around a single value.
 fn padded(low: f64, high: f64, floor: Option<f64>) -> (f64, f64) {
     const ROOM: f64 = 0.04;
     let magnitude = low.abs().max(high.abs());
-    // Below this, ticks would differ by less than a float can tell.
+    // In a narrower range, neighbouring ticks would be the same float.
     let (low, high) = if high - low <= 1e-12 * magnitude || high == low {
         let half = if magnitude > 0.0 { 0.1 * magnitude } else { 1.0 };
         (low - half, high + half)
@@ -178,9 +178,9 @@ fn padded(low: f64, high: f64, floor: Option<f64>) -> (f64, f64) {
 pub(crate) struct Extent {
     all: Option<(f64, f64)>,
     positive: Option<(f64, f64)>,
-    /// A value that the axis ends at exactly, as bars stand on zero.
+    /// The axis ends exactly at this value: bars stand on zero.
     pub(crate) floor: Option<f64>,
-    /// The axis ends where the data end, as under a heat map.
+    /// The axis ends exactly where the data end, as under a heat map.
     pub(crate) tight: bool,
 }
 
@@ -207,7 +207,7 @@ impl Extent {
     }
 }
 
-/// What an axis spans.
+/// The range of an axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Span {
     pub(crate) scale: Scale,
@@ -216,7 +216,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Where a value lies, 0 at the low end and 1 at the high end; `None` if it has no place.
+    /// Where a value lies, from 0 at the low end to 1 at the high end. `None` for a value that the
+    /// scale cannot show.
     pub(crate) fn fraction(&self, value: f64) -> Option<f64> {
         if !value.is_finite() {
             return None;

@@ -1,4 +1,4 @@
-//! One panel on the page: its room, its axes, its titles, its colour bar, its legend.
+//! One panel on the page, with its titles, axes, colour bar and legend.
 
 use crate::axis::{Axis, Span};
 use crate::color::Color;
@@ -20,21 +20,21 @@ const LABEL: f64 = 16.0;
 const TICK_TEXT: f64 = 14.5;
 const TICK: f64 = 6.0;
 const MINOR_TICK: f64 = 3.5;
-/// From a tick to its label.
+/// The distance from a tick to its label.
 const TICK_GAP: f64 = 5.0;
-/// From the outermost tick labels or the legend to what comes before them.
+/// The distances from the tick labels to the axis label, and from there to the legend.
 const LABEL_GAP: f64 = 6.0;
 const LEGEND_GAP: f64 = 10.0;
 /// The colour bar: its distance from the panel and its width.
 const BAR: (f64, f64) = (16.0, 18.0);
 /// Line height relative to the size of the text.
 pub(crate) const LEADING: f64 = 1.32;
-/// The slant of names that are too long to stand side by side.
+/// The slant of names that are too long to be set side by side.
 const SLANT_DEGREES: f64 = 38.0;
-/// Room a tick label needs along the horizontal and the vertical axis.
+/// The space that a tick label takes along the horizontal and the vertical axis.
 const TICK_ROOM: (f64, f64) = (66.0, 38.0);
 
-/// A panel with everything measured that its neighbours depend on.
+/// A panel with the measures that its neighbours are aligned by.
 pub(crate) struct Cell<'a> {
     panel: &'a Panel,
     title: Vec<RichText>,
@@ -44,7 +44,7 @@ pub(crate) struct Cell<'a> {
     colors: Option<(Span, Ticks)>,
     entries: Vec<Entry<'a>>,
     names: Names,
-    /// Room the panel needs around its data area.
+    /// The space that the panel needs around its data area.
     pub(crate) left: f64,
     pub(crate) right: f64,
     pub(crate) top: f64,
@@ -54,16 +54,16 @@ pub(crate) struct Cell<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) area: Rect,
-    /// The left margin of its column: labels of the vertical axes line up.
+    /// The left margin of the column, in which the labels of vertical axes are aligned.
     pub(crate) left: f64,
-    /// Room for titles in its row: titles line up.
+    /// The space for titles of the row, in which titles are aligned.
     pub(crate) top: f64,
-    /// What the legend may span; a square data area is narrower.
+    /// The width of the legend, which may be wider than a square data area.
     pub(crate) legend_width: f64,
 }
 
 impl<'a> Cell<'a> {
-    /// Fixes axes and ticks of a panel and measures the room its texts need.
+    /// Chooses the axes and ticks of a panel and measures the space that its texts need.
     pub(crate) fn measure(
         panel: &'a Panel,
         entries: Vec<Entry<'a>>,
@@ -73,8 +73,8 @@ impl<'a> Cell<'a> {
         let (x_data, y_data) = panel.extents();
         let x_span = panel.x.span(&panel.title, "x", &x_data)?;
         let y_span = panel.y.span(&panel.title, "y", &y_data)?;
-        // Tick labels decide the margins and the margins how many ticks fit: usual margins break
-        // the circle.
+        // The margins depend on the tick labels, and the number of ticks on the margins. Usual
+        // margins break the circle.
         let bar = if panel.heatmap.is_some() { 90.0 } else { 0.0 };
         let likely_width = (width - 80.0 - bar).max(60.0);
         let likely_height = likely_width * if panel.square { 1.0 } else { aspect };
@@ -98,7 +98,7 @@ impl<'a> Cell<'a> {
                 let text = widest(ticks) + room_for_label(heatmap.colors(), ticks);
                 BAR.0 + BAR.1 + TICK + TICK_GAP + text
             }
-            // The last tick label may stand out by half its width.
+            // The last tick label may extend beyond the axis by half its width.
             _ => 14.0,
         };
         let title = font::wrap(&panel.title, TITLE, Weight::SemiBold, width);
@@ -119,14 +119,14 @@ impl<'a> Cell<'a> {
         })
     }
 
-    /// Room the panel needs below a data area of this width.
+    /// The space that the panel needs below a data area of this width.
     pub(crate) fn bottom(&self, plot_width: f64) -> f64 {
         let rows = legend::rows(&self.entries, plot_width);
         let legend = if rows.is_empty() { 0.0 } else { LEGEND_GAP + legend::height(&rows) };
         self.to_x_label() + room_for_label(&self.panel.x, &self.x.1) + legend
     }
 
-    /// From the data area to the label of the horizontal axis.
+    /// The distance from the data area to the label of the horizontal axis.
     fn to_x_label(&self) -> f64 {
         TICK + TICK_GAP + self.names.height
     }
@@ -163,7 +163,7 @@ impl<'a> Cell<'a> {
     fn draw_grid(&self, frame: &Frame, shapes: &mut Vec<Shape>) {
         let area = frame.area;
         let mut parts = Vec::new();
-        // Names are not values between which one reads off: they need no lines.
+        // Nobody interpolates between names, so they need no grid lines.
         if !self.panel.x.is_named() {
             let xs = self.x.1.major.iter().filter_map(|(value, _)| frame.page_x(*value));
             parts.extend(xs.map(|x| vec![(x, area.y), (x, area.bottom())]));
@@ -255,7 +255,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Sets lines below one another; the first one's top is at `y`.
+/// Sets lines of text one below the other, from the top at `y`.
 pub(crate) fn text_lines(
     lines: &[RichText],
     size: f64,
@@ -280,17 +280,17 @@ fn all_ticks(ticks: &Ticks) -> impl Iterator<Item = (f64, f64)> {
 /// How the labels below the horizontal axis are set.
 struct Names {
     slanted: bool,
-    /// Room below the axis.
+    /// The space below the axis.
     height: f64,
-    /// How far the first may reach beyond the axis on the left.
+    /// How far the first label extends beyond the axis on the left.
     overhang: f64,
     /// The width at which names are broken into lines.
     limit: f64,
 }
 
 impl Names {
-    /// Names that do not fit side by side are broken into two lines, else slanted, and thinned if
-    /// need be.
+    /// Names that do not fit side by side are broken into two lines; if that is not enough, they
+    /// are slanted, and some are left out.
     fn fit(axis: &Axis, ticks: &mut Ticks, length: f64) -> Self {
         let mut names =
             Self { slanted: false, height: TICK_TEXT * 1.1, overhang: 0.0, limit: f64::INFINITY };
@@ -329,7 +329,7 @@ fn widest(ticks: &Ticks) -> f64 {
     ticks.major.iter().map(|(_, label)| width(label)).fold(0.0, f64::max)
 }
 
-/// The axis' label, with the factor that its tick labels leave out.
+/// The label of the axis, with the power of ten that its tick labels leave out.
 fn axis_label(axis: &Axis, ticks: &Ticks) -> RichText {
     match ticks.factor {
         None => RichText::parse(axis.label()),
@@ -340,7 +340,7 @@ fn axis_label(axis: &Axis, ticks: &Ticks) -> RichText {
     }
 }
 
-/// The axis' label, made smaller where it is longer than the axis.
+/// The label of the axis, in smaller type if it is longer than the axis.
 fn label_text(at: Point, axis: &Axis, ticks: &Ticks, length: f64) -> Text {
     let label = axis_label(axis, ticks);
     let width = font::width(&label, LABEL, Weight::Regular);

@@ -1,4 +1,4 @@
-//! Colours that people with any colour vision can tell apart.
+//! Colours that can be told apart with any kind of colour vision.
 
 /// A colour.
 ///

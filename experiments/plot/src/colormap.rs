@@ -1,12 +1,12 @@
-//! Colour maps: numbers as colours whose lightness the eye reads in order.
+//! Colour maps from numbers to colours whose lightness follows the numbers.
 
 use crate::color::Color;
 
 /// A colour map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Colormap {
-    /// Dark blue to yellow, evenly lighter (matplotlib's viridis); readable in grey and with any
-    /// colour vision.
+    /// Dark blue to yellow (matplotlib's viridis). Lightness grows evenly, so it can be read in
+    /// grey and with any kind of colour vision.
     #[default]
     Viridis,
     /// Blue through white to red (ColorBrewer's RdBu), for values on both sides of zero.

@@ -16,7 +16,7 @@ pub(crate) fn lines(values: &[f64], columns: usize, level: f64) -> Vec<Vec<(f64,
     }
     let rows = values.len() / columns;
     let value = |i: usize, j: usize| values[j * columns + i];
-    // Each edge is crossed once, and belongs to at most two squares: the crossings form chains.
+    // An edge is crossed at most once and belongs to at most two squares, so crossings form chains.
     let mut neighbours: HashMap<Edge, Vec<Edge>> = HashMap::new();
     let mut order: Vec<Edge> = Vec::new();
     for j in 0..rows.saturating_sub(1) {
@@ -45,7 +45,7 @@ pub(crate) fn lines(values: &[f64], columns: usize, level: f64) -> Vec<Vec<(f64,
         let t = (level - a) / (b - a);
         if along_x { (i as f64 + t, j as f64) } else { (i as f64, j as f64 + t) }
     };
-    // Open lines start at the border: follow those first, so that what is left is closed.
+    // Open lines end at the border. They are followed first; all remaining lines are closed.
     let (ends, inner): (Vec<Edge>, Vec<Edge>) =
         order.into_iter().partition(|edge| neighbours[edge].len() == 1);
     let mut lines = Vec::new();
@@ -63,7 +63,7 @@ pub(crate) fn lines(values: &[f64], columns: usize, level: f64) -> Vec<Vec<(f64,
     lines
 }
 
-/// Takes one unused way out of `from`, and removes it from both its ends.
+/// Takes a neighbour of `from` that was not visited yet, and removes the link from both ends.
 fn step(neighbours: &mut HashMap<Edge, Vec<Edge>>, from: Edge) -> Option<Edge> {
     let to = neighbours.get_mut(&from)?.pop()?;
     if let Some(back) = neighbours.get_mut(&to)
@@ -83,7 +83,7 @@ fn crossings(corners: [f64; 4], level: f64) -> Vec<(usize, usize)> {
     match crossed[..] {
         [a, b] => vec![(a, b)],
         [0, 1, 2, 3] => {
-            // A saddle: the value amid the square decides which corners are joined.
+            // A saddle: the value in the middle of the square decides which corners are joined.
             let center = corners.iter().sum::<f64>() / 4.0;
             if (center > level) == above[0] { vec![(0, 1), (2, 3)] } else { vec![(3, 0), (1, 2)] }
         }

@@ -10,7 +10,7 @@ pub(crate) const BAND_OPACITY: f64 = 0.2;
 const MARKER_RADIUS: f64 = 5.2;
 const ERROR_WIDTH: f64 = 1.6;
 const ERROR_CAP: f64 = 4.5;
-/// Steps shorter than this on the page add nothing but size to the file.
+/// Shorter steps of a curve are invisible and only make the file larger.
 const FINEST_STEP: f64 = 0.3;
 /// Groups of bars fill this share of the distance between them.
 const BAR_SHARE: f64 = 0.78;
@@ -25,7 +25,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     pub(crate) fn page_x(&self, value: f64) -> Option<f64> {
-        // Far outside the frame a point need not be exact, but must stay small enough to be drawn.
+        // A point far outside the frame only has to stay small enough for the rasterizer.
         let fraction = self.x.fraction(value)?.clamp(-50.0, 50.0);
         Some(self.area.x + fraction * self.area.width)
     }
@@ -125,7 +125,7 @@ fn is_grouped(series: &Series) -> bool {
     matches!(&series.kind, Kind::Bars { width: None, .. })
 }
 
-/// The stretches of a curve between points that have no place on the axes.
+/// The parts of a curve between points that the axes cannot show.
 fn polyline(frame: &Frame, xs: &[f64], ys: &[f64]) -> Vec<Vec<Point>> {
     let mut parts = Vec::new();
     let mut part: Vec<Point> = Vec::new();
@@ -175,7 +175,7 @@ fn band(
         }
     };
     for ((x, low), high) in xs.iter().zip(low).zip(high) {
-        // On a logarithmic axis a band may reach below zero: it then fills down to the frame.
+        // A band that reaches below zero on a logarithmic axis is filled down to the frame.
         let bottom = frame.page_y(*low).or_else(|| {
             (low.is_finite() && *low <= 0.0).then_some(frame.area.bottom() + frame.area.height)
         });
@@ -206,7 +206,7 @@ impl Bars<'_> {
             let bottom = self.bottoms.map_or(0.0, |bottoms| bottoms[i]);
             let left = frame.page_x(x + offset - width / 2.0);
             let right = frame.page_x(x + offset + width / 2.0);
-            // Zero has no place on a logarithmic axis: the bar then stands on the frame.
+            // A logarithmic axis has no zero: the bar stands on the frame.
             let base = frame.page_y(bottom).unwrap_or(frame.area.bottom());
             if let (Some(left), Some(right), Some(top)) = (left, right, frame.page_y(*top)) {
                 let area = Rect {
@@ -221,7 +221,7 @@ impl Bars<'_> {
     }
 }
 
-/// A bar: filled, or outlined and hatched so that it shows what lies under it.
+/// A bar: filled, or hatched so that what lies below it stays visible.
 pub(crate) fn bar(area: Rect, color: Color, hatched: bool, shapes: &mut Vec<Shape>) {
     if !hatched {
         let edge = Stroke::solid(Color::WHITE, 1.0);
@@ -233,7 +233,7 @@ pub(crate) fn bar(area: Rect, color: Color, hatched: bool, shapes: &mut Vec<Shap
     }
     let fill = Fill { color, opacity: 0.18 };
     shapes.push(Shape::rect(area, Some(fill), Some(Stroke::solid(color, 1.2))));
-    // Lines x + y = c, cut to the bar.
+    // The lines x + y = c inside the bar.
     const GAP: f64 = 7.0;
     let mut parts = Vec::new();
     let mut c = ((area.x + area.y) / GAP).ceil() * GAP;
@@ -271,7 +271,8 @@ fn error_bars(
                 parts.push(vec![(x, bottom), (x, top)]);
                 parts.push(vec![(x - ERROR_CAP, bottom), (x + ERROR_CAP, bottom)]);
             }
-            // Below zero on a logarithmic axis: the bar leaves through the frame, without a cap.
+            // An error bar that reaches below zero on a logarithmic axis ends at the frame without
+            // a cap.
             None if low[i].is_finite() => parts.push(vec![(x, frame.area.bottom()), (x, top)]),
             None => continue,
         }
@@ -282,7 +283,7 @@ fn error_bars(
     }
 }
 
-/// A marker with a white rim, which keeps neighbours apart.
+/// A marker with a white rim that separates it from its neighbours.
 pub(crate) fn marker_shape(marker: Marker, (x, y): Point, color: Color) -> Shape {
     let rim = Some(Stroke::solid(Color::WHITE, 1.0));
     let fill = Some(color.into());

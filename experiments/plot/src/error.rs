@@ -21,7 +21,7 @@ pub enum Error {
         /// How many it should have.
         expected: usize,
     },
-    /// A panel has no point that could be drawn, and no range that says what to show.
+    /// A panel has neither a point that could be drawn nor a range.
     #[error(
         "panel \"{panel}\": the {axis} axis has no finite value to show{hint}; add data or set the axis' range"
     )]
@@ -30,10 +30,10 @@ pub enum Error {
         panel: String,
         /// `x`, `y` or `colour`.
         axis: &'static str,
-        /// What may have emptied it.
+        /// A possible reason.
         hint: &'static str,
     },
-    /// A range that is no range.
+    /// A range that is empty or cannot be shown.
     #[error("axis \"{axis}\": the range {low} to {high} is not allowed; {rule}")]
     Range {
         /// The axis' label.

@@ -8,10 +8,10 @@ use crate::rich_text::RichText;
 use crate::shape::Page;
 use crate::svg;
 
-/// Where the legend stands. It never covers data.
+/// Where the legend is. It never covers data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Legend {
-    /// Shared below the panels if one panel has all the labels, else one below each panel.
+    /// One below all panels if one of them has every label, else one below each panel.
     #[default]
     Auto,
     /// One for all panels, below them.
@@ -42,7 +42,7 @@ impl Figure {
     /// The width of the one-column form for small screens.
     const NARROW: f64 = 480.0;
 
-    /// A figure without panels yet. An empty title takes no room.
+    /// A figure without panels. An empty title takes no space.
     pub fn new(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -55,7 +55,7 @@ impl Figure {
         }
     }
 
-    /// A line below the title: the settings, the number of draws.
+    /// Adds a line below the title, such as the settings of the experiment.
     pub fn subtitle(mut self, subtitle: impl Into<String>) -> Self {
         self.subtitle = subtitle.into();
         self
@@ -87,7 +87,7 @@ impl Figure {
         self
     }
 
-    /// Sets where the legend stands.
+    /// Sets where the legend is.
     pub fn legend(mut self, legend: Legend) -> Self {
         self.legend = legend;
         self

@@ -1,6 +1,6 @@
-//! The font in the crate: how wide a text is, and the outlines of its letters.
+//! The embedded font: the widths of texts and the outlines of letters.
 //!
-//! Inter carries the text; the few mathematical signs it lacks come from DejaVu Sans. Both are
+//! Texts are set in Inter; the few mathematical signs it lacks come from DejaVu Sans. Both are
 //! subsets of a few tens of kilobytes, made by `fonts/subset.sh`.
 
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
 use crate::rich_text::{RichText, Script};
 
-/// How heavy the letters are.
+/// The weight of the letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
     Regular,
@@ -29,7 +29,7 @@ pub(crate) struct Placed {
     pub(crate) size: f64,
 }
 
-/// The family that SVG and HTML ask for, with what to use where embedded fonts are blocked.
+/// The font family of SVG and HTML, with substitutes for viewers that block embedded fonts.
 pub(crate) const FAMILY: &str = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif";
 
 /// Size of sub- and superscripts relative to the text, and their shifts.
@@ -114,7 +114,8 @@ pub(crate) fn outline(
     }
 }
 
-/// Draws a letter, given in font units with y upwards, at its place on the page, with y downwards.
+/// Draws a letter on the page. Its outline is in font units with y upwards; the page has y
+/// downwards.
 struct Pen<'a> {
     path: &'a mut PathBuilder,
     x: f64,
@@ -154,7 +155,8 @@ impl OutlineBuilder for Pen<'_> {
     }
 }
 
-/// Breaks markup at spaces into lines no wider than `limit`; a single longer word stays whole.
+/// Breaks markup at spaces into lines no wider than `limit`. A single word that is wider stays
+/// whole.
 pub(crate) fn wrap(markup: &str, size: f64, weight: Weight, limit: f64) -> Vec<RichText> {
     let mut lines: Vec<String> = Vec::new();
     for word in markup.split_whitespace() {
@@ -171,7 +173,7 @@ pub(crate) fn wrap(markup: &str, size: f64, weight: Weight, limit: f64) -> Vec<R
     lines.iter().map(|line| RichText::parse(line)).collect()
 }
 
-/// `@font-face` rules that carry the fonts inside the document.
+/// The `@font-face` rules that embed the fonts in a document.
 pub fn css() -> &'static str {
     static CSS: LazyLock<String> = LazyLock::new(|| {
         let face = |weight: u32, bytes: &[u8]| {

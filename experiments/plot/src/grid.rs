@@ -18,7 +18,7 @@ pub fn linspace(first: f64, last: f64, count: usize) -> Vec<f64> {
 pub fn logspace(first: f64, last: f64, count: usize) -> Vec<f64> {
     let mut values: Vec<f64> =
         linspace(first.ln(), last.ln(), count).into_iter().map(f64::exp).collect();
-    // exp(ln x) is not exactly x, and the ends are what a caller compares with.
+    // exp(ln x) is not exactly x, but callers compare the ends.
     if let Some(value) = values.first_mut() {
         *value = first;
     }

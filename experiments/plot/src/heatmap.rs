@@ -27,9 +27,8 @@ enum Contours {
 }
 
 impl Heatmap {
-    /// A heat map of `values`, rows of one y after another, each with a value for every x. `colors`
-    /// is the axis of the colour bar; values that it does not show (NaN, or not positive on a
-    /// log axis) stay white.
+    /// A heat map of `values`: a row for each y, with a value for each x. `colors` is the axis of
+    /// the colour bar. Values that it cannot show (NaN, or not positive on a log axis) stay white.
     pub fn new(
         colors: Axis,
         xs: impl AsRef<[f64]>,
@@ -46,19 +45,19 @@ impl Heatmap {
         }
     }
 
-    /// Another colour map. The diverging one is centred on zero unless the axis has a range.
+    /// Sets the colour map. The diverging one is centred on zero unless the axis has a range.
     pub fn colormap(mut self, colormap: Colormap) -> Self {
         self.colormap = colormap;
         self
     }
 
-    /// About this many contour lines, at levels that are marked on the colour bar.
+    /// Draws about this many contour lines, at levels that are marked on the colour bar.
     pub fn contours(mut self, count: usize) -> Self {
         self.contours = Contours::Count(count);
         self
     }
 
-    /// Contour lines at these levels.
+    /// Draws contour lines at these levels.
     pub fn levels(mut self, levels: impl AsRef<[f64]>) -> Self {
         self.contours = Contours::Levels(levels.as_ref().to_vec());
         self
@@ -94,7 +93,7 @@ impl Heatmap {
         }
     }
 
-    /// What the colours span.
+    /// The range of the colours.
     pub(crate) fn span(&self, panel: &str) -> Result<Span> {
         let mut extent = Extent::default();
         extent.tight = true;
@@ -127,7 +126,7 @@ impl Heatmap {
     pub(crate) fn draw(&self, frame: &Frame, span: Span) -> Shape {
         let (columns, rows) = (self.xs.len(), self.ys.len());
         let mut rgba = Vec::with_capacity(4 * columns * rows);
-        // Pictures start at the top, the y axis at the bottom.
+        // Rows of pixels start at the top, the y axis at the bottom.
         for row in self.values.chunks_exact(columns).rev() {
             for value in row {
                 match self.color(span, *value) {
@@ -158,7 +157,7 @@ impl Heatmap {
             .into_iter()
             .map(|line| {
                 line.into_iter()
-                    // Grid points lie amid their cells.
+                    // A grid point is the centre of its cell.
                     .map(|(i, j)| (area.x + (i + 0.5) * cell.0, area.bottom() - (j + 0.5) * cell.1))
                     .collect()
             })
@@ -168,7 +167,7 @@ impl Heatmap {
         }
     }
 
-    /// White on dark colours and ink on light ones.
+    /// White lines on dark colours, dark lines on light ones.
     fn line_on(&self, level: f64, span: Span, width: f64) -> Stroke {
         let dark = self.color(span, level).is_some_and(|color| color.luminance() < 0.3);
         Stroke::solid(if dark { Color::WHITE } else { Color::INK }, width)

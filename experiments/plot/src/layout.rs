@@ -1,7 +1,7 @@
 //! Lays a figure out on a page.
 //!
-//! Panels of a row share their top and bottom, panels of a column their left and right edges: every
-//! margin is as wide as the widest label in its row or column needs, measured with the font itself.
+//! The data areas of a row are aligned at top and bottom, those of a column at left and right.
+//! Every margin fits the widest label of its row or column, which is measured with the font itself.
 
 use crate::cell::{Cell, LEADING, Place, text_lines};
 use crate::color::Color;
@@ -13,16 +13,16 @@ use crate::panel::Panel;
 use crate::shape::{Page, Point, Rect, Shape};
 use crate::style::Looks;
 
-/// Around the figure: for a page, and for a small screen.
+/// The margin around the figure, for a page and for a small screen.
 const MARGIN: (f64, f64) = (28.0, 16.0);
 const GAP: (f64, f64) = (40.0, 34.0);
 const LEGEND_GAP: f64 = 20.0;
 const TITLE: (f64, Weight, Color) = (25.0, Weight::SemiBold, Color::INK);
 const SUBTITLE: (f64, Weight, Color) = (16.0, Weight::Regular, Color::MUTED);
-/// Wider figures of one column are flat, so that they fit on a screen.
+/// Wider panels of a single column are flat, so that they fit on a screen.
 const FLAT_FROM: f64 = 800.0;
 
-/// Lays the figure out `width` wide, in `columns` columns.
+/// Lays the figure out with this width and this number of columns.
 pub(crate) fn compose(figure: &Figure, width: f64, columns: usize) -> Result<Page> {
     check(figure, width)?;
     let margin = if width < FLAT_FROM { MARGIN.1 } else { MARGIN.0 };
@@ -62,7 +62,7 @@ pub(crate) fn compose(figure: &Figure, width: f64, columns: usize) -> Result<Pag
     let bottom = grid.draw(figure, &looks, (margin, top), &mut shapes);
     let mut height = bottom;
     if legend == Legend::Beside {
-        // Each entry is as wide as the side allows: one below the other.
+        // The side is too narrow for two entries in a row.
         let rows = legend::rows(&shared, side - LEGEND_GAP);
         let y = (top + bottom - legend::height(&rows)) / 2.0;
         let x = width - margin - side + LEGEND_GAP;
@@ -96,7 +96,7 @@ fn fail<T>(figure: &Figure, reason: &str) -> Result<T> {
     Err(Error::Figure { figure: figure.title.clone(), reason: reason.to_owned() })
 }
 
-/// One legend serves all panels if one of them has every label; else each panel explains itself.
+/// All panels share a legend if one of them has every label; else each panel has its own.
 fn place_legend(figure: &Figure) -> Legend {
     if figure.legend != Legend::Auto {
         return figure.legend;
@@ -158,7 +158,7 @@ impl<'a> Grid<'a> {
         Ok(grid)
     }
 
-    /// The margin of a column: that of the panel in it that needs most.
+    /// The margin of a column: the largest that one of its panels needs.
     fn margin(&self, column: usize, side: fn(&Cell<'_>) -> f64) -> f64 {
         let cells = self.cells.iter().skip(column).step_by(self.columns);
         cells.map(side).fold(0.0, f64::max)

@@ -1,4 +1,4 @@
-//! Legends: what each label looks like.
+//! Legends: a swatch for each label.
 
 use crate::cell::LEADING;
 use crate::draw::{self, marker_shape};
@@ -15,7 +15,7 @@ const SWATCH_GAP: f64 = 9.0;
 const ENTRY_GAP: f64 = 30.0;
 const ROW: f64 = 26.0;
 
-/// A label with all that is drawn under it.
+/// A label with all series that have it.
 #[derive(Debug)]
 pub(crate) struct Entry<'a> {
     markup: String,
@@ -79,7 +79,7 @@ pub(crate) fn entries<'a>(
     entries
 }
 
-/// Breaks entries into rows no wider than `limit`; a label that is wider on its own is broken into
+/// Breaks entries into rows no wider than `limit`. A label that is wider than that is broken into
 /// lines.
 pub(crate) fn rows<'e, 'a>(entries: &'e [Entry<'a>], limit: f64) -> Vec<Row<'e, 'a>> {
     let mut rows: Vec<Row<'e, 'a>> = Vec::new();

@@ -31,43 +31,43 @@ impl Panel {
         }
     }
 
-    /// A line below the title, in smaller type.
+    /// Adds a line below the title, in smaller type.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
 
-    /// The horizontal axis.
+    /// Sets the horizontal axis.
     pub fn x(mut self, axis: Axis) -> Self {
         self.x = axis;
         self
     }
 
-    /// The vertical axis.
+    /// Sets the vertical axis.
     pub fn y(mut self, axis: Axis) -> Self {
         self.y = axis;
         self
     }
 
-    /// Draws the data area as a square, as for two axes of the same quantity.
+    /// Makes the data area a square, for two axes of the same quantity.
     pub fn square(mut self) -> Self {
         self.square = true;
         self
     }
 
-    /// A heat map below the series, with its colour bar beside the panel.
+    /// Adds a heat map below the series, with its colour bar beside the panel.
     pub fn heatmap(mut self, heatmap: Heatmap) -> Self {
         self.heatmap = Some(heatmap);
         self
     }
 
-    /// Adds a series with looks of its own; the methods below are short forms.
+    /// Adds a series. The methods below are short forms for plain ones.
     pub fn series(mut self, series: Series) -> Self {
         self.series.push(series);
         self
     }
 
-    /// A line; dashes are chosen so that it differs from the figure's other lines.
+    /// Adds a line. Its dashes are chosen to differ from those of the figure's other lines.
     pub fn line(
         self,
         label: impl Into<String>,
@@ -77,7 +77,7 @@ impl Panel {
         self.series(Series::line(label, xs, ys))
     }
 
-    /// Points.
+    /// Adds points.
     pub fn points(
         self,
         label: impl Into<String>,
@@ -87,7 +87,7 @@ impl Panel {
         self.series(Series::points(label, xs, ys))
     }
 
-    /// A shaded band between two curves.
+    /// Adds a shaded band between two curves.
     pub fn band(
         self,
         label: impl Into<String>,
@@ -98,7 +98,7 @@ impl Panel {
         self.series(Series::band(label, xs, low, high))
     }
 
-    /// Bars that stand on zero.
+    /// Adds bars that stand on zero.
     pub fn bars(
         self,
         label: impl Into<String>,
@@ -108,17 +108,17 @@ impl Panel {
         self.series(Series::bars(label, xs, tops))
     }
 
-    /// A grey dashed line across the panel at a height.
+    /// Adds a grey dashed line across the panel at a height.
     pub fn horizontal(self, label: impl Into<String>, y: f64) -> Self {
         self.series(Series::horizontal(label, y))
     }
 
-    /// The grey dashed line `y = x`.
+    /// Adds the grey dashed line `y = x`.
     pub fn diagonal(self, label: impl Into<String>) -> Self {
         self.series(Series::diagonal(label))
     }
 
-    /// What the series need the axes to show.
+    /// The values that the axes have to show.
     pub(crate) fn extents(&self) -> (Extent, Extent) {
         let (mut x, mut y) = (Extent::default(), Extent::default());
         for series in &self.series {
@@ -130,7 +130,7 @@ impl Panel {
         (x, y)
     }
 
-    /// A sentence for those who cannot see the panel.
+    /// A description of the panel for screen readers.
     pub(crate) fn describe(&self) -> String {
         let plain = |markup: &str| RichText::parse(markup).plain();
         let mut labels: Vec<String> = Vec::new();

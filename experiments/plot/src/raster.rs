@@ -9,7 +9,7 @@ use crate::color::Color;
 use crate::font;
 use crate::shape::{Anchor, Fill, Page, Point, Rect, Shape, Stroke, Text};
 
-/// Draws the page at `scale` pixels per unit. `None` when the picture would be too large, or empty.
+/// Draws the page with `scale` pixels per unit. `None` if the picture would be too large or empty.
 pub(crate) fn draw(page: &Page, scale: f64) -> Option<Vec<u8>> {
     let pixels = |length: f64| {
         let pixels = (length * scale).round();
@@ -21,7 +21,7 @@ pub(crate) fn draw(page: &Page, scale: f64) -> Option<Vec<u8>> {
     for shape in &page.shapes {
         draw_shape(&mut pixmap, shape, transform, None);
     }
-    // The page is opaque: premultiplied and plain RGBA are the same, and RGB says it all.
+    // The page is opaque, so premultiplied RGBA holds the RGB values as they are.
     let rgb: Vec<u8> = pixmap
         .pixels()
         .iter()
@@ -53,7 +53,7 @@ fn draw_shape(pixmap: &mut Pixmap, shape: &Shape, transform: Transform, clip: Op
                 mask.fill_path(&path, FillRule::Winding, true, transform);
                 Some(mask)
             });
-            // Without a mask nothing inside the area could be seen.
+            // There is no mask if the area is empty.
             if let Some(mask) = mask {
                 for shape in shapes {
                     draw_shape(pixmap, shape, transform, Some(&mask));

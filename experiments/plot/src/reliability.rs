@@ -1,36 +1,35 @@
-//! The reliability diagram: is a network right as often as it says it is?
+//! The reliability diagram: is a network right as often as its confidence says?
 
 use crate::axis::Axis;
 use crate::color::Color;
 use crate::panel::Panel;
 use crate::series::Series;
 
-/// One bin of predictions by their confidence.
+/// A bin of predictions of similar confidence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReliabilityBin {
     /// The lowest confidence of the bin.
     pub low: f64,
     /// The highest confidence of the bin.
     pub high: f64,
-    /// Mean confidence of the predictions in it.
+    /// The mean confidence of its predictions.
     pub confidence: f64,
-    /// Share of them that are right.
+    /// The share of them that are right.
     pub accuracy: f64,
-    /// Share of all predictions that fall into it; an empty bin is not drawn.
+    /// The share of all predictions that fall into it. An empty bin is not drawn.
     pub share: f64,
 }
 
 impl Panel {
-    /// A reliability diagram: accuracy as bars, the gap to the confidence hatched, and the line on
-    /// which a calibrated network lies.
+    /// A reliability diagram: accuracy as bars, the gap to the confidence as hatched bars, and the
+    /// line of a calibrated network.
     pub fn reliability(title: impl Into<String>, bins: &[ReliabilityBin]) -> Self {
         let bins: Vec<&ReliabilityBin> = bins.iter().filter(|bin| bin.share > 0.0).collect();
         let mut panel = Panel::new(title)
             .x(Axis::linear("confidence").range(0.0, 1.0))
             .y(Axis::linear("accuracy").range(0.0, 1.0))
             .square();
-        // Bins may differ in width (equal mass), and a series has one width: a series for each
-        // width.
+        // Bins of equal mass differ in width, but a series has one width: each width gets a series.
         let column = |bins: &[&ReliabilityBin], f: fn(&ReliabilityBin) -> f64| -> Vec<f64> {
             bins.iter().map(|bin| f(bin)).collect()
         };

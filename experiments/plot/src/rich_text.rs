@@ -12,7 +12,7 @@ pub(crate) enum Script {
 
 /// Text in which `_{..}` marks a subscript and `^{..}` a superscript.
 ///
-/// Anything else, a bare `_` or `^` included, stands for itself.
+/// Everything else is plain text, including a bare `_` or `^`.
 ///
 /// ```
 /// use plot::RichText;
@@ -26,7 +26,7 @@ pub struct RichText {
 }
 
 impl RichText {
-    /// Reads the markup. Never fails: a mark without its closing brace is plain text.
+    /// Parses the markup. A mark without its closing brace is plain text.
     pub fn parse(markup: &str) -> Self {
         let mut spans = Vec::new();
         let mut rest = markup;
@@ -128,7 +128,7 @@ fn subscript(c: char) -> Option<char> {
     })
 }
 
-/// Escapes text for HTML and XML, in content and in quoted attributes alike.
+/// Escapes text for HTML and XML, for content and for quoted attributes.
 ///
 /// Control characters that XML forbids become the replacement character, so that a stray byte in a
 /// label cannot make a whole figure unreadable.

@@ -1,10 +1,10 @@
-//! Series: data with a label and the looks that tell it from the others.
+//! Series: data with a label and a style.
 
 use crate::axis::Extent;
 use crate::color::Color;
 use crate::error::{Error, Result};
 
-/// How a line is broken up, so that it can be told from others without colour.
+/// The dash pattern of a line, which tells it from others without colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dash {
     /// Unbroken.
@@ -80,10 +80,10 @@ pub(crate) enum Kind {
     },
     Bars {
         xs: Vec<f64>,
-        /// Where the bars stand; zero if not given.
+        /// The lower ends of the bars; zero if not given.
         bottoms: Option<Vec<f64>>,
         tops: Vec<f64>,
-        /// Width on the x axis; a share of the spacing if not given.
+        /// The width on the x axis; a share of the spacing if not given.
         width: Option<f64>,
         hatched: bool,
     },
@@ -91,11 +91,11 @@ pub(crate) enum Kind {
     Diagonal,
 }
 
-/// Data with a label and its looks.
+/// Data with a label and a style.
 ///
-/// What is not chosen is chosen for the series: in one figure the same label has the same colour,
-/// dashes and marker in every panel, and different labels differ in all of them, so that neither
-/// colour blindness nor a grey printer makes two series one.
+/// Colour, dashes and marker that are not set are chosen by the figure. A label has the same ones
+/// in every panel, and different labels differ in all three, so that they can be told apart without
+/// colour.
 #[derive(Debug, Clone)]
 pub struct Series {
     pub(crate) label: String,
@@ -111,7 +111,7 @@ impl Series {
         Self { label: label.into(), kind, color: None, dash: None, marker: None, width: None }
     }
 
-    /// A line through the points. Points that are not finite interrupt it.
+    /// A line through points. It is interrupted at points that are not finite.
     pub fn line(label: impl Into<String>, xs: impl AsRef<[f64]>, ys: impl AsRef<[f64]>) -> Self {
         Self::xy(label, xs, ys, true, false)
     }
@@ -147,7 +147,7 @@ impl Series {
         Self::new(label, kind)
     }
 
-    /// A shaded band between two curves; with the label of a line, it shares the line's colour.
+    /// A shaded band between two curves. It has the colour of the line with the same label.
     pub fn band(
         label: impl Into<String>,
         xs: impl AsRef<[f64]>,
@@ -162,8 +162,8 @@ impl Series {
         Self::new(label, kind)
     }
 
-    /// Bars that stand on zero. Several series of bars in a panel stand side by side; where lines
-    /// would be dashed, bars are hatched.
+    /// Bars that stand on zero. Several series of bars in a panel are side by side, and are hatched
+    /// where lines would be dashed.
     pub fn bars(label: impl Into<String>, xs: impl AsRef<[f64]>, tops: impl AsRef<[f64]>) -> Self {
         let kind = Kind::Bars {
             xs: xs.as_ref().to_vec(),
@@ -175,8 +175,8 @@ impl Series {
         Self::new(label, kind)
     }
 
-    /// Floating bars from `bottoms` to `tops`, each `width` wide on the x axis; hatched, so that
-    /// what lies under them stays visible.
+    /// Floating bars from `bottoms` to `tops`, each `width` wide on the x axis. They are hatched,
+    /// so that what lies below them stays visible.
     pub fn bars_between(
         label: impl Into<String>,
         xs: impl AsRef<[f64]>,
@@ -208,11 +208,11 @@ impl Series {
         self.color(Color::GREY).dash(Dash::Dashed).stroke_width(1.6)
     }
 
-    /// Symmetric error bars: the half length for each point.
+    /// Adds symmetric error bars: half their length for each point.
     pub fn errors(mut self, half: impl AsRef<[f64]>) -> Self {
         if let Kind::Xy { ys, errors, .. } = &mut self.kind {
             let half = half.as_ref();
-            // A wrong length is kept, to be reported when the figure is drawn.
+            // A wrong number of them is reported when the figure is drawn.
             let end = |sign: f64| {
                 half.iter()
                     .enumerate()
@@ -224,19 +224,19 @@ impl Series {
         self
     }
 
-    /// A colour of its own.
+    /// Sets the colour.
     pub fn color(mut self, color: Color) -> Self {
         self.color = Some(color);
         self
     }
 
-    /// A dash pattern of its own.
+    /// Sets the dash pattern.
     pub fn dash(mut self, dash: Dash) -> Self {
         self.dash = Some(dash);
         self
     }
 
-    /// A marker of its own; a line gets points with it.
+    /// Sets the marker. A line becomes a line with points.
     pub fn marker(mut self, marker: Marker) -> Self {
         self.marker = Some(marker);
         if let Kind::Xy { points, .. } = &mut self.kind {
@@ -245,13 +245,13 @@ impl Series {
         self
     }
 
-    /// Width of the line, in units of a figure 1200 wide.
+    /// Sets the width of the line, in units of a figure 1200 wide.
     pub fn stroke_width(mut self, width: f64) -> Self {
         self.width = Some(width);
         self
     }
 
-    /// Gives bars a width on the x axis, in place of a share of their spacing.
+    /// Sets the width of bars on the x axis, in place of a share of their spacing.
     pub fn bar_width(mut self, value: f64) -> Self {
         if let Kind::Bars { width, .. } = &mut self.kind {
             *width = Some(value);
@@ -259,7 +259,7 @@ impl Series {
         self
     }
 
-    /// Whether its dashes can be seen: lines are dashed, bars hatched.
+    /// Whether the dash pattern is visible: as dashes of a line or as hatching of bars.
     pub(crate) fn has_dashes(&self) -> bool {
         self.has_line() || matches!(self.kind, Kind::Bars { .. })
     }
@@ -272,7 +272,7 @@ impl Series {
         matches!(self.kind, Kind::Xy { points: true, .. })
     }
 
-    /// Reports columns of different lengths.
+    /// Returns an error if the columns differ in length.
     pub(crate) fn check(&self) -> Result<()> {
         let check = |what, found: &[f64], xs: &[f64]| {
             if found.len() == xs.len() {
@@ -307,7 +307,7 @@ impl Series {
         }
     }
 
-    /// Adds what the series shows to the extents of the axes.
+    /// Adds the values of the series to the extents of the axes.
     pub(crate) fn extend(&self, x: &mut Extent, y: &mut Extent) {
         let add = |extent: &mut Extent, values: &[f64]| {
             for value in values {
@@ -316,7 +316,7 @@ impl Series {
         };
         match &self.kind {
             Kind::Xy { xs, ys, errors, .. } => {
-                // A point that has no place on one axis must not stretch the other.
+                // A point that one axis cannot show must not stretch the other.
                 for (i, (px, py)) in xs.iter().zip(ys).enumerate() {
                     if px.is_finite() && py.is_finite() {
                         x.add(*px);
@@ -369,7 +369,7 @@ impl Series {
     }
 }
 
-/// The smallest distance between neighbours; one where there are none.
+/// The smallest distance between neighbours; one if there are none.
 pub(crate) fn spacing(xs: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = xs.iter().copied().filter(|x| x.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! A drawing as a list of shapes: what SVG and PNG are both written from.
+//! A drawing as a list of shapes, from which both SVG and PNG are written.
 
 use crate::color::Color;
 use crate::font::Weight;
@@ -62,7 +62,7 @@ impl Stroke {
     }
 }
 
-/// Which part of a text stands at its position.
+/// Which part of a text is at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Anchor {
     Start,
@@ -120,7 +120,7 @@ impl Text {
 /// One thing on the page.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Shape {
-    /// Lines or polygons that share their looks.
+    /// Lines or polygons of one style.
     Path {
         parts: Vec<Vec<Point>>,
         closed: bool,
@@ -141,7 +141,7 @@ pub(crate) enum Shape {
         rows: usize,
         rgba: Vec<u8>,
     },
-    /// Shapes of which only what lies inside the area is seen.
+    /// Shapes that are cut at the edges of the area.
     Clipped {
         area: Rect,
         shapes: Vec<Shape>,

@@ -6,7 +6,7 @@ use crate::color::Color;
 use crate::panel::Panel;
 use crate::series::{Dash, Marker, Series};
 
-/// The looks of one series.
+/// The style of one series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Look {
     pub(crate) color: Color,
@@ -15,7 +15,7 @@ pub(crate) struct Look {
     pub(crate) width: f64,
 }
 
-/// Places in the cycles of colours, dashes and markers.
+/// Indices into the cycles of colours, dashes and markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Slot {
     color: Option<usize>,
@@ -23,15 +23,15 @@ struct Slot {
     marker: Option<usize>,
 }
 
-/// The looks of all series of a figure.
+/// The styles of all series of a figure.
 #[derive(Debug)]
 pub(crate) struct Looks {
     slots: HashMap<String, Slot>,
 }
 
 impl Looks {
-    /// Labels that are read together must differ: those of the whole figure under a shared legend,
-    /// those of a panel otherwise.
+    /// Labels that share a legend must differ: all labels of the figure if `shared`, else those of
+    /// a panel.
     pub(crate) fn assign(panels: &[Panel], shared: bool) -> Self {
         let mut slots = chosen(panels);
         for (p, panel) in panels.iter().enumerate() {
@@ -66,7 +66,7 @@ impl Looks {
         Self { slots }
     }
 
-    /// The looks of series `index` of panel `panel`.
+    /// The style of series `index` of panel `panel`.
     pub(crate) fn of(&self, panel: usize, index: usize, series: &Series) -> Look {
         let slot = self.slots.get(&key(panel, index, series)).copied().unwrap_or_default();
         fn pick<T: Copy>(cycle: &[T], place: Option<usize>) -> T {
@@ -81,7 +81,7 @@ impl Looks {
     }
 }
 
-/// What series choose for themselves is taken, for those that leave the choice to us.
+/// The slots that series set themselves, which no other series may get.
 fn chosen(panels: &[Panel]) -> HashMap<String, Slot> {
     fn place<T: PartialEq>(cycle: &[T], choice: Option<T>) -> Option<usize> {
         choice.and_then(|choice| cycle.iter().position(|entry| *entry == choice))
@@ -91,7 +91,7 @@ fn chosen(panels: &[Panel]) -> HashMap<String, Slot> {
         for (s, series) in panel.series.iter().enumerate() {
             let slot: &mut Slot = slots.entry(key(p, s, series)).or_default();
             slot.color = slot.color.or(place(&Color::CYCLE, series.color));
-            // References are thin and grey: their dashes are not mistaken for a series'.
+            // Grey lines are references. Nobody mistakes their dashes for those of a series.
             if series.color != Some(Color::GREY) {
                 slot.dash = slot.dash.or(place(&Dash::CYCLE, series.dash));
                 slot.marker = slot.marker.or(place(&Marker::CYCLE, series.marker));
@@ -101,7 +101,7 @@ fn chosen(panels: &[Panel]) -> HashMap<String, Slot> {
     slots
 }
 
-/// Series of one label share their looks; a series without a label has its own.
+/// Series with the same label share a style; a series without a label has its own.
 fn key(panel: usize, index: usize, series: &Series) -> String {
     if series.label.is_empty() { format!("\0{panel}/{index}") } else { series.label.clone() }
 }

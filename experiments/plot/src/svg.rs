@@ -10,16 +10,16 @@ use crate::raster::encode_png;
 use crate::rich_text::escape;
 use crate::shape::{Anchor, Fill, Page, Shape, Stroke, Text};
 
-/// What the SVG is for.
+/// Where the SVG will be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A file of its own: it brings its fonts and size along.
+    /// As a file, with its fonts and its size.
     File,
-    /// A part of an HTML page that has the fonts already and decides the size.
+    /// Inside an HTML page that has the fonts and decides the size.
     Inline,
 }
 
-/// Writes the page. `title` is what a screen reader says, `description` what it adds.
+/// Writes the page. `title` and `description` are for screen readers.
 pub(crate) fn write(page: &Page, title: &str, description: &str, purpose: Use) -> String {
     let (width, height) = (number(page.width), number(page.height));
     let mut svg = String::from("<svg xmlns=\"http://www.w3.org/2000/svg\"");
@@ -181,7 +181,7 @@ fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = text.write_fmt(arguments);
 }
 
-/// Hundredths of a unit are finer than any screen or printer shows.
+/// Two decimals: hundredths of a unit are finer than any screen or printer.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

@@ -1,4 +1,4 @@
-//! Where an axis has its ticks, and what they say.
+//! The ticks of an axis and their labels.
 
 /// The ticks of an axis.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -7,7 +7,7 @@ pub(crate) struct Ticks {
     pub(crate) major: Vec<(f64, String)>,
     /// Values that get a short line and no label.
     pub(crate) minor: Vec<f64>,
-    /// The labels are to be multiplied by ten to this power; it belongs into the axis' label.
+    /// The power of ten that the labels leave out. The label of the axis shows it.
     pub(crate) factor: Option<i32>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn linear(low: f64, high: f64, count: usize, integers_only: bool) -> 
 /// The step of 1, 2 or 5 times a power of ten that is at least about `step`, as mantissa and
 /// exponent.
 fn nice_step(step: f64) -> (f64, i32) {
-    // A quarter more ticks than asked for read better than half as many.
+    // A quarter more ticks than asked for is better than half as many.
     const SLACK: f64 = 1.25;
     let exponent = step.log10().floor();
     let fraction = step / 10f64.powf(exponent);
@@ -71,9 +71,9 @@ fn nice_step(step: f64) -> (f64, i32) {
 
 /// Ticks of a logarithmic axis, at most about `count` labels.
 ///
-/// Over three powers of ten and more the labels are powers of ten; below that their multiples join
-/// in, as many as fit; and where even those give less than two labels, the axis is so nearly linear
-/// that linear ticks read best.
+/// From three powers of ten on, the labels are powers of ten. On a shorter axis their multiples are
+/// added, as many as fit. If even those give less than two labels, the axis is nearly linear and
+/// has linear ticks.
 pub(crate) fn log(low: f64, high: f64, count: usize) -> Ticks {
     let count = count.max(3);
     let first = (low.log10() - 1e-9).ceil() as i32;
@@ -148,7 +148,7 @@ pub(crate) fn minus(text: &str) -> String {
 /// Commas from 10,000 on, and a real minus sign.
 fn with_thousands(text: &str) -> String {
     let (sign, digits) = match text.strip_prefix('-') {
-        // A rounded -0.0 is a zero.
+        // -0.0 after rounding is a zero.
         Some(digits) if digits.contains(|c: char| ('1'..='9').contains(&c)) => ("−", digits),
         Some(digits) => ("", digits),
         None => ("", text),
