@@ -5,8 +5,7 @@
 use std::path::PathBuf;
 
 use plot::{
-    Axis, Color, Colormap, Dash, Figure, Heatmap, Legend, Panel, ReliabilityBin, Series, linspace,
-    logspace,
+    Axis, Color, Dash, Figure, Heatmap, Legend, Panel, ReliabilityBin, Series, linspace, logspace,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,10 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(&folder)?;
     for (name, figure) in [
         ("curves", curves()),
-        ("sweeps", sweeps()),
         ("training", training()),
         ("landscape", landscape()),
-        ("beside", beside()),
         ("edge-cases", edge_cases()),
     ] {
         std::fs::write(folder.join(format!("{name}.svg")), figure.svg()?)?;
@@ -26,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Four panels whose labels differ: each explains itself.
+/// Four panels with different labels, each with its own legend.
 fn curves() -> Figure {
     let dim = 100.0;
     let kappa = logspace(1e-1, 1e4, 200);
@@ -100,85 +97,23 @@ fn curves() -> Figure {
         )
 }
 
-/// Six panels that share their labels: one legend below them.
-fn sweeps() -> Figure {
-    let noise = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
-    let mut figure = Figure::new("What a student recovers")
-        .subtitle("mean of 5 seeds; bars are one standard deviation")
-        .columns(3)
-        .legend(Legend::Below);
-    for (letter, name) in
-        [("A", "observation noise s"), ("B", "dimension D"), ("C", "sample size N")]
-    {
-        let cosine: Vec<f64> = noise.iter().map(|s| 1.0 / (1.0 + 0.3 * s)).collect();
-        let a: Vec<f64> = noise.iter().map(|s| 1.0 / (1.0 + 0.26 * s)).collect();
-        let errors: Vec<f64> = noise.iter().map(|s| 0.01 + 0.012 * s).collect();
-        figure = figure.panel(
-            Panel::new(format!("({letter}) Recovery"))
-                .x(Axis::log(name))
-                .y(Axis::linear("cosine, A").range(0.0, 1.05))
-                .series(
-                    Series::line_points("cosine to the teacher", noise, &cosine).errors(&errors),
-                )
-                .series(
-                    Series::line_points("A from the learned σ_{eff}", noise, &a).errors(&errors),
-                ),
-        );
-    }
-    for (letter, name) in
-        [("D", "observation noise s"), ("E", "dimension D"), ("F", "sample size N")]
-    {
-        let sigma: Vec<f64> = noise.iter().map(|s| 0.3 * s).collect();
-        let errors: Vec<f64> = sigma.iter().map(|s| 0.1 * s).collect();
-        let grid = logspace(0.1, 5.0, 50);
-        let theory: Vec<f64> = grid.iter().map(|s| 0.3 * s).collect();
-        figure = figure.panel(
-            Panel::new(format!("({letter}) Learned noise"))
-                .x(Axis::log(name))
-                .y(Axis::log("σ_{eff}"))
-                .series(
-                    Series::band(
-                        "closed form ± 5 %",
-                        &grid,
-                        theory.iter().map(|v| 0.95 * v).collect::<Vec<_>>(),
-                        theory.iter().map(|v| 1.05 * v).collect::<Vec<_>>(),
-                    )
-                    .color(Color::GREY),
-                )
-                .series(Series::line("closed form ± 5 %", &grid, &theory).color(Color::GREY))
-                .series(Series::points("learned σ_{eff}", noise, &sigma).errors(&errors)),
-        );
-    }
-    figure
-}
-
-/// What a training run shows: curves over epochs, layers by name, calibration.
+/// The curves of a training run with bands and one legend, and calibration.
 fn training() -> Figure {
     let epochs = linspace(1.0, 15.0, 15);
     let curve = |start: f64, end: f64, rate: f64| -> Vec<f64> {
         epochs.iter().map(|e| end + (start - end) * (-rate * e).exp()).collect()
     };
-    let layers: Vec<String> = (1..=13).map(|i| format!("features.{}", 3 * i)).collect();
-    let places: Vec<f64> = (0..13).map(f64::from).collect();
-    let sigma = [0.03, 0.07, 0.13, 0.21, 0.30, 0.71, 0.76, 1.31, 1.99, 1.74, 1.66, 1.61, 1.30];
-    let bins = |over: f64| -> Vec<ReliabilityBin> {
-        (0..15)
-            .map(|i| {
-                let (low, high) = (f64::from(i) / 15.0, f64::from(i + 1) / 15.0);
-                let confidence = (low + high) / 2.0 + 0.005;
-                ReliabilityBin {
-                    low,
-                    high,
-                    confidence,
-                    accuracy: confidence - over * confidence * (1.1 - confidence),
-                    share: if i < 2 { 0.0 } else { 1.0 / 13.0 },
-                }
-            })
-            .collect()
-    };
+    let bins: Vec<ReliabilityBin> = (2..15)
+        .map(|i| {
+            let (low, high) = (f64::from(i) / 15.0, f64::from(i + 1) / 15.0);
+            let confidence = (low + high) / 2.0 + 0.005;
+            let accuracy = confidence - 0.6 * confidence * (1.1 - confidence);
+            ReliabilityBin { low, high, confidence, accuracy, share: 1.0 / 13.0 }
+        })
+        .collect();
     Figure::new("A run and its baseline")
+        .legend(Legend::Below)
         .columns(3)
-        .legend(Legend::PerPanel)
         .panel(
             Panel::new("(A) Test accuracy")
                 .x(Axis::linear("epoch").integers())
@@ -191,27 +126,13 @@ fn training() -> Figure {
             Panel::new("(B) Negative log likelihood")
                 .x(Axis::linear("epoch").integers())
                 .y(Axis::linear("NLL (nats)"))
-                .line("vMF", &epochs, curve(1.6, 0.648, 0.4))
-                .line("no KL", &epochs, curve(1.5, 0.946, 0.5)),
+                .series(Series::line_points("vMF", &epochs, curve(1.6, 0.648, 0.4)))
+                .series(Series::line_points("no KL", &epochs, curve(1.5, 0.946, 0.5))),
         )
-        .panel(
-            Panel::new("(C) Noise per layer")
-                .x(Axis::names("", &layers))
-                .y(Axis::linear("σ_{eff}"))
-                .bars("vMF", &places, sigma)
-                .bars("no KL", &places, sigma.map(|s| 0.2 * s)),
-        )
-        .panel(Panel::reliability("(D) Calibration, no KL", &bins(0.6)))
-        .panel(Panel::reliability("(E) Calibration, vMF", &bins(0.15)))
-        .panel(
-            Panel::new("(F) Expected calibration error")
-                .x(Axis::names("", ["no KL", "vMF", "vMF, 4 samples"]))
-                .y(Axis::linear("ECE (%)"))
-                .series(Series::bars("", [0.0, 1.0, 2.0], [13.8, 4.2, 5.4]).color(Color::BLUE)),
-        )
+        .panel(Panel::reliability("(C) Calibration", &bins))
 }
 
-/// The loss around a trained layer, and what theory says it is.
+/// Heat maps with contour lines: the loss around a trained layer, and its theory.
 fn landscape() -> Figure {
     let grid = linspace(-1.5, 1.5, 51);
     let sample = |f: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
@@ -227,7 +148,6 @@ fn landscape() -> Figure {
     };
     Figure::new("Loss landscape around features.0")
         .subtitle("w′ = w + a r_{1} + b r_{2}; 51 × 51 points, 512 images")
-        .columns(3)
         .panel(
             panel("(A) Measured loss")
                 .heatmap(
@@ -239,32 +159,9 @@ fn landscape() -> Figure {
         .panel(panel("(B) κ (1 − cos θ)").heatmap(
             Heatmap::new(Axis::linear("κ (1 − cos θ)"), &grid, &grid, sample(&theory)).contours(7),
         ))
-        .panel(
-            panel("(C) Difference").heatmap(
-                Heatmap::new(
-                    Axis::linear("difference (nats)"),
-                    &grid,
-                    &grid,
-                    sample(&|a, b| measured(a, b) - theory(a, b)),
-                )
-                .colormap(Colormap::Diverging)
-                .levels([0.0]),
-            ),
-        )
 }
 
-/// One panel, many lines.
-fn beside() -> Figure {
-    let kappa = logspace(1e-1, 1e5, 120);
-    let mut panel = Panel::new("").x(Axis::log("κ")).y(Axis::linear("A_{D}(κ)"));
-    for dim in [3.0f64, 10.0, 27.0, 100.0, 576.0, 4608.0] {
-        let ratio = kappa.iter().map(|k| 2.0 * k / (dim + (dim * dim + 4.0 * k * k).sqrt()));
-        panel = panel.line(format!("D = {dim}"), &kappa, ratio.collect::<Vec<_>>());
-    }
-    Figure::new("Expected cosine by dimension").legend(Legend::Beside).panel(panel)
-}
-
-/// What data do to a careless plot.
+/// Gaps, poles, large and small numbers, a single point.
 fn edge_cases() -> Figure {
     let xs = linspace(-3.0, 3.0, 241);
     let gap: Vec<f64> =

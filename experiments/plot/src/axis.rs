@@ -17,19 +17,11 @@ pub struct Axis {
     range: Option<(f64, f64)>,
     include: Vec<f64>,
     integers_only: bool,
-    names: Option<Vec<String>>,
 }
 
 impl Axis {
     fn new(label: impl Into<String>, scale: Scale) -> Self {
-        Self {
-            label: label.into(),
-            scale,
-            range: None,
-            include: Vec::new(),
-            integers_only: false,
-            names: None,
-        }
+        Self { label: label.into(), scale, range: None, include: Vec::new(), integers_only: false }
     }
 
     /// A linear axis. The label names the quantity and its unit.
@@ -40,16 +32,6 @@ impl Axis {
     /// A logarithmic axis. Values that are not positive are not shown.
     pub fn log(label: impl Into<String>) -> Self {
         Self::new(label, Scale::Log)
-    }
-
-    /// An axis of names: the first is at 0, the second at 1, and so on.
-    pub fn names<S: Into<String>>(
-        label: impl Into<String>,
-        names: impl IntoIterator<Item = S>,
-    ) -> Self {
-        let mut axis = Self::new(label, Scale::Linear);
-        axis.names = Some(names.into_iter().map(Into::into).collect());
-        axis
     }
 
     /// Shows exactly this range. The default is the range of the data with a margin.
@@ -78,10 +60,6 @@ impl Axis {
         self.scale
     }
 
-    pub(crate) fn is_named(&self) -> bool {
-        self.names.is_some()
-    }
-
     /// The range of the axis, given the data it has to show.
     pub(crate) fn span(&self, panel: &str, which: &'static str, data: &Extent) -> Result<Span> {
         let span = |low, high| Span { scale: self.scale, low, high };
@@ -96,11 +74,6 @@ impl Axis {
                 return Ok(span(low, high));
             };
             return Err(Error::Range { axis: self.label.clone(), low, high, rule });
-        }
-        if let Some(names) = &self.names
-            && !names.is_empty()
-        {
-            return Ok(span(-0.6, names.len() as f64 - 0.4));
         }
         let mut extent = data.clone();
         for value in &self.include {
@@ -118,9 +91,9 @@ impl Axis {
         };
         let (low, high) = match self.scale {
             _ if extent.tight && low < high => (low, high),
-            Scale::Linear => padded(low, high, extent.floor),
+            Scale::Linear => padded(low, high),
             Scale::Log => {
-                let (low, high) = padded(low.log10(), high.log10(), None);
+                let (low, high) = padded(low.log10(), high.log10());
                 (10f64.powf(low).max(f64::MIN_POSITIVE), 10f64.powf(high).min(f64::MAX))
             }
         };
@@ -137,17 +110,6 @@ impl Axis {
 
     /// The ticks for an axis that spans `span` and has room for about `count` labels.
     pub(crate) fn ticks(&self, span: Span, count: usize) -> Ticks {
-        if let Some(names) = &self.names {
-            return Ticks {
-                major: names
-                    .iter()
-                    .enumerate()
-                    .map(|(i, name)| (i as f64, name.clone()))
-                    .filter(|(i, _)| *i >= span.low && *i <= span.high)
-                    .collect(),
-                ..Ticks::default()
-            };
-        }
         match self.scale {
             Scale::Linear => ticks::linear(span.low, span.high, count, self.integers_only),
             Scale::Log => ticks::log(span.low, span.high, count),
@@ -156,20 +118,16 @@ impl Axis {
 }
 
 /// Adds a margin on both sides so that no point lies on the frame, also around a single value.
-fn padded(low: f64, high: f64, floor: Option<f64>) -> (f64, f64) {
+fn padded(low: f64, high: f64) -> (f64, f64) {
     const ROOM: f64 = 0.04;
     let magnitude = low.abs().max(high.abs());
     // In a narrower range, neighbouring ticks would be the same float.
-    let (low, high) = if high - low <= 1e-12 * magnitude || high == low {
+    if high - low <= 1e-12 * magnitude || high == low {
         let half = if magnitude > 0.0 { 0.1 * magnitude } else { 1.0 };
         (low - half, high + half)
     } else {
         let room = ROOM * (high - low);
         (low - room, high + room)
-    };
-    match floor {
-        Some(floor) if low < floor && floor <= high => (floor, high),
-        _ => (low, high),
     }
 }
 
@@ -178,8 +136,6 @@ fn padded(low: f64, high: f64, floor: Option<f64>) -> (f64, f64) {
 pub(crate) struct Extent {
     all: Option<(f64, f64)>,
     positive: Option<(f64, f64)>,
-    /// The axis ends exactly at this value: bars stand on zero.
-    pub(crate) floor: Option<f64>,
     /// The axis ends exactly where the data end, as under a heat map.
     pub(crate) tight: bool,
 }

@@ -29,8 +29,8 @@ const LEGEND_GAP: f64 = 10.0;
 const BAR: (f64, f64) = (16.0, 18.0);
 /// Line height relative to the size of the text.
 pub(crate) const LEADING: f64 = 1.32;
-/// The slant of names that are too long to be set side by side.
-const SLANT_DEGREES: f64 = 38.0;
+/// The distance from the data area to the label of the horizontal axis.
+const TO_X_LABEL: f64 = TICK + TICK_GAP + TICK_TEXT * 1.1;
 /// The space that a tick label takes along the horizontal and the vertical axis.
 const TICK_ROOM: (f64, f64) = (66.0, 38.0);
 
@@ -43,7 +43,6 @@ pub(crate) struct Cell<'a> {
     y: (Span, Ticks),
     colors: Option<(Span, Ticks)>,
     entries: Vec<Entry<'a>>,
-    names: Names,
     /// The space that the panel needs around its data area.
     pub(crate) left: f64,
     pub(crate) right: f64,
@@ -79,7 +78,7 @@ impl<'a> Cell<'a> {
         let likely_width = (width - 80.0 - bar).max(60.0);
         let likely_height = likely_width * if panel.square { 1.0 } else { aspect };
         let count = |length: f64, room: f64| ((length / room) as usize).max(4);
-        let mut x_ticks = panel.x.ticks(x_span, count(likely_width, TICK_ROOM.0));
+        let x_ticks = panel.x.ticks(x_span, count(likely_width, TICK_ROOM.0));
         let y_ticks = panel.y.ticks(y_span, count(likely_height, TICK_ROOM.1));
         let colors = match &panel.heatmap {
             None => None,
@@ -91,7 +90,6 @@ impl<'a> Cell<'a> {
             }
         };
 
-        let names = Names::fit(&panel.x, &mut x_ticks, likely_width);
         let left = TICK + TICK_GAP + widest(&y_ticks) + room_for_label(&panel.y, &y_ticks);
         let right = match (&panel.heatmap, &colors) {
             (Some(heatmap), Some((_, ticks))) => {
@@ -112,8 +110,7 @@ impl<'a> Cell<'a> {
             y: (y_span, y_ticks),
             colors,
             entries,
-            left: left.max(names.overhang),
-            names,
+            left,
             right,
             top: if titles > 0.0 { titles + 10.0 } else { 8.0 },
         })
@@ -123,12 +120,7 @@ impl<'a> Cell<'a> {
     pub(crate) fn bottom(&self, plot_width: f64) -> f64 {
         let rows = legend::rows(&self.entries, plot_width);
         let legend = if rows.is_empty() { 0.0 } else { LEGEND_GAP + legend::height(&rows) };
-        self.to_x_label() + room_for_label(&self.panel.x, &self.x.1) + legend
-    }
-
-    /// The distance from the data area to the label of the horizontal axis.
-    fn to_x_label(&self) -> f64 {
-        TICK + TICK_GAP + self.names.height
+        TO_X_LABEL + room_for_label(&self.panel.x, &self.x.1) + legend
     }
 
     /// Whether the data area is to be a square.
@@ -156,18 +148,14 @@ impl<'a> Cell<'a> {
 
         let rows = legend::rows(&self.entries, place.legend_width);
         let label = room_for_label(&self.panel.x, &self.x.1);
-        let legend_y = area.bottom() + self.to_x_label() + label + LEGEND_GAP;
+        let legend_y = area.bottom() + TO_X_LABEL + label + LEGEND_GAP;
         legend::draw(&rows, (area.x, legend_y), None, shapes);
     }
 
     fn draw_grid(&self, frame: &Frame, shapes: &mut Vec<Shape>) {
         let area = frame.area;
-        let mut parts = Vec::new();
-        // Nobody interpolates between names, so they need no grid lines.
-        if !self.panel.x.is_named() {
-            let xs = self.x.1.major.iter().filter_map(|(value, _)| frame.page_x(*value));
-            parts.extend(xs.map(|x| vec![(x, area.y), (x, area.bottom())]));
-        }
+        let xs = self.x.1.major.iter().filter_map(|(value, _)| frame.page_x(*value));
+        let mut parts: Vec<_> = xs.map(|x| vec![(x, area.y), (x, area.bottom())]).collect();
         let ys = self.y.1.major.iter().filter_map(|(value, _)| frame.page_y(*value));
         parts.extend(ys.map(|y| vec![(area.x, y), (area.right(), y)]));
         shapes.push(Shape::polyline(parts, Stroke::solid(Color::GRID, 1.2)));
@@ -188,21 +176,11 @@ impl<'a> Cell<'a> {
             let Some(x) = frame.page_x(*value) else {
                 continue;
             };
-            let top = bottom + TICK + TICK_GAP;
-            if self.names.slanted {
-                let at = (x + 4.0, top + TICK_TEXT * 0.6);
-                let text = Text::new(at, RichText::parse(label), TICK_TEXT);
-                let text = text.anchor(Anchor::End).rotate(-SLANT_DEGREES);
-                shapes.push(Shape::Text(text.color(Color::MUTED)));
-                continue;
-            }
-            for (i, line) in self.names.lines(label).into_iter().enumerate() {
-                let at = (x, top + TICK_TEXT * (0.8 + LEADING * i as f64));
-                let text = Text::new(at, line, TICK_TEXT).anchor(Anchor::Middle);
-                shapes.push(Shape::Text(text.color(Color::MUTED)));
-            }
+            let at = (x, bottom + TICK + TICK_GAP + TICK_TEXT * 0.8);
+            let text = Text::new(at, RichText::parse(label), TICK_TEXT);
+            shapes.push(Shape::Text(text.anchor(Anchor::Middle).color(Color::MUTED)));
         }
-        let at = (area.center_x(), bottom + self.to_x_label() + LABEL_GAP + LABEL * 0.8);
+        let at = (area.center_x(), bottom + TO_X_LABEL + LABEL_GAP + LABEL * 0.8);
         shapes.push(Shape::Text(label_text(at, &self.panel.x, ticks, area.width)));
     }
 
@@ -275,53 +253,6 @@ pub(crate) fn text_lines(
 fn all_ticks(ticks: &Ticks) -> impl Iterator<Item = (f64, f64)> {
     let major = ticks.major.iter().map(|(value, _)| (*value, TICK));
     major.chain(ticks.minor.iter().map(|value| (*value, MINOR_TICK)))
-}
-
-/// How the labels below the horizontal axis are set.
-struct Names {
-    slanted: bool,
-    /// The space below the axis.
-    height: f64,
-    /// How far the first label extends beyond the axis on the left.
-    overhang: f64,
-    /// The width at which names are broken into lines.
-    limit: f64,
-}
-
-impl Names {
-    /// Names that do not fit side by side are broken into two lines; if that is not enough, they
-    /// are slanted, and some are left out.
-    fn fit(axis: &Axis, ticks: &mut Ticks, length: f64) -> Self {
-        let mut names =
-            Self { slanted: false, height: TICK_TEXT * 1.1, overhang: 0.0, limit: f64::INFINITY };
-        if !axis.is_named() || ticks.major.is_empty() {
-            return names;
-        }
-        let slot = length / ticks.major.len() as f64;
-        names.limit = slot - 10.0;
-        let broken: Vec<Vec<RichText>> =
-            ticks.major.iter().map(|(_, label)| names.lines(label)).collect();
-        let lines = broken.iter().map(Vec::len).max().unwrap_or(1).max(1);
-        let fits = |line: &RichText| font::width(line, TICK_TEXT, Weight::Regular) <= names.limit;
-        if lines <= 2 && broken.iter().flatten().all(fits) {
-            names.height += TICK_TEXT * LEADING * (lines - 1) as f64;
-            return names;
-        }
-        let widest = widest(ticks);
-        let every = (TICK_TEXT * 1.25 / slot).ceil().max(1.0) as usize;
-        ticks.major = std::mem::take(&mut ticks.major).into_iter().step_by(every).collect();
-        let (sin, cos) = SLANT_DEGREES.to_radians().sin_cos();
-        Self {
-            slanted: true,
-            height: widest * sin + TICK_TEXT * cos,
-            overhang: (widest * cos - slot / 2.0).max(0.0),
-            limit: f64::INFINITY,
-        }
-    }
-
-    fn lines(&self, label: &str) -> Vec<RichText> {
-        font::wrap(label, TICK_TEXT, Weight::Regular, self.limit)
-    }
 }
 
 fn widest(ticks: &Ticks) -> f64 {

@@ -2,7 +2,7 @@
 
 use crate::axis::Span;
 use crate::color::Color;
-use crate::series::{Dash, Kind, Marker, Series, spacing};
+use crate::series::{Kind, Marker, Series};
 use crate::shape::{Fill, Point, Rect, Shape, Stroke};
 use crate::style::Look;
 
@@ -12,8 +12,6 @@ const ERROR_WIDTH: f64 = 1.6;
 const ERROR_CAP: f64 = 4.5;
 /// Shorter steps of a curve are invisible and only make the file larger.
 const FINEST_STEP: f64 = 0.3;
-/// Groups of bars fill this share of the distance between them.
-const BAR_SHARE: f64 = 0.78;
 
 /// The data area of a panel and what its axes span.
 #[derive(Debug, Clone, Copy)]
@@ -48,28 +46,19 @@ impl Frame {
 pub(crate) fn series(series: &[(&Series, Look)], frame: &Frame) -> Vec<Shape> {
     let mut clipped = Vec::new();
     let mut points = Vec::new();
-    let groups = series.iter().filter(|(s, _)| is_grouped(s)).count();
-    let mut group = 0;
     for (series, look) in series {
         match &series.kind {
             Kind::Band { xs, low, high } => band(frame, xs, low, high, look, &mut clipped),
             Kind::Bars { xs, bottoms, tops, width, hatched } => {
-                let place = if is_grouped(series) {
-                    group += 1;
-                    let slot = spacing(xs) * BAR_SHARE / groups as f64;
-                    let offset = (group as f64 - (groups as f64 + 1.0) / 2.0) * slot;
-                    (offset, slot)
-                } else {
-                    (0.0, width.unwrap_or_else(|| spacing(xs) * BAR_SHARE))
-                };
-                let bars = Bars {
-                    xs,
-                    bottoms: bottoms.as_deref(),
-                    tops,
-                    place,
-                    hatched: *hatched || look.dash != Dash::Solid,
-                };
-                bars.draw(frame, look, &mut clipped);
+                for ((x, bottom), top) in xs.iter().zip(bottoms).zip(tops) {
+                    let corners =
+                        (frame.point(x - width / 2.0, *bottom), frame.point(x + width / 2.0, *top));
+                    if let (Some((left, bottom)), Some((right, top))) = corners {
+                        let (y, height) = (top.min(bottom), (top - bottom).abs());
+                        let area = Rect { x: left, y, width: right - left, height };
+                        bar(area, look.color, *hatched, &mut clipped);
+                    }
+                }
             }
             _ => {}
         }
@@ -119,10 +108,6 @@ pub(crate) fn series(series: &[(&Series, Look)], frame: &Frame) -> Vec<Shape> {
     let mut shapes = vec![Shape::Clipped { area: frame.area, shapes: clipped }];
     shapes.extend(points);
     shapes
-}
-
-fn is_grouped(series: &Series) -> bool {
-    matches!(&series.kind, Kind::Bars { width: None, .. })
 }
 
 /// The parts of a curve between points that the axes cannot show.
@@ -188,37 +173,6 @@ fn band(
         }
     }
     finish(&mut lower, &mut upper);
-}
-
-struct Bars<'a> {
-    xs: &'a [f64],
-    bottoms: Option<&'a [f64]>,
-    tops: &'a [f64],
-    /// Offset from x and width, both on the x axis.
-    place: (f64, f64),
-    hatched: bool,
-}
-
-impl Bars<'_> {
-    fn draw(&self, frame: &Frame, look: &Look, shapes: &mut Vec<Shape>) {
-        let (offset, width) = self.place;
-        for (i, (x, top)) in self.xs.iter().zip(self.tops).enumerate() {
-            let bottom = self.bottoms.map_or(0.0, |bottoms| bottoms[i]);
-            let left = frame.page_x(x + offset - width / 2.0);
-            let right = frame.page_x(x + offset + width / 2.0);
-            // A logarithmic axis has no zero: the bar stands on the frame.
-            let base = frame.page_y(bottom).unwrap_or(frame.area.bottom());
-            if let (Some(left), Some(right), Some(top)) = (left, right, frame.page_y(*top)) {
-                let area = Rect {
-                    x: left,
-                    y: top.min(base),
-                    width: right - left,
-                    height: (top - base).abs(),
-                };
-                bar(area, look.color, self.hatched, shapes);
-            }
-        }
-    }
 }
 
 /// A bar: filled, or hatched so that what lies below it stays visible.

@@ -16,8 +16,6 @@ pub enum Legend {
     Auto,
     /// One for all panels, below them.
     Below,
-    /// One for all panels, to their right.
-    Beside,
     /// One for each panel, below it.
     PerPanel,
     /// None.
@@ -91,11 +89,6 @@ impl Figure {
     pub fn legend(mut self, legend: Legend) -> Self {
         self.legend = legend;
         self
-    }
-
-    /// The title, in markup.
-    pub fn title(&self) -> &str {
-        &self.title
     }
 
     /// The figure as an SVG file with its fonts embedded.

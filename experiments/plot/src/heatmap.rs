@@ -2,7 +2,7 @@
 
 use crate::axis::{Axis, Extent, Scale, Span};
 use crate::color::Color;
-use crate::colormap::Colormap;
+use crate::colormap::viridis;
 use crate::contour;
 use crate::draw::Frame;
 use crate::error::{Error, Result};
@@ -15,15 +15,7 @@ pub struct Heatmap {
     xs: Vec<f64>,
     ys: Vec<f64>,
     values: Vec<f64>,
-    colormap: Colormap,
-    contours: Contours,
-}
-
-#[derive(Debug, Clone)]
-enum Contours {
-    None,
-    Count(usize),
-    Levels(Vec<f64>),
+    contours: usize,
 }
 
 impl Heatmap {
@@ -40,26 +32,13 @@ impl Heatmap {
             xs: xs.as_ref().to_vec(),
             ys: ys.as_ref().to_vec(),
             values: values.as_ref().to_vec(),
-            colormap: Colormap::Viridis,
-            contours: Contours::None,
+            contours: 0,
         }
-    }
-
-    /// Sets the colour map. The diverging one is centred on zero unless the axis has a range.
-    pub fn colormap(mut self, colormap: Colormap) -> Self {
-        self.colormap = colormap;
-        self
     }
 
     /// Draws about this many contour lines, at levels that are marked on the colour bar.
     pub fn contours(mut self, count: usize) -> Self {
-        self.contours = Contours::Count(count);
-        self
-    }
-
-    /// Draws contour lines at these levels.
-    pub fn levels(mut self, levels: impl AsRef<[f64]>) -> Self {
-        self.contours = Contours::Levels(levels.as_ref().to_vec());
+        self.contours = count;
         self
     }
 
@@ -99,27 +78,17 @@ impl Heatmap {
         extent.tight = true;
         for value in &self.values {
             extent.add(*value);
-            if self.colormap == Colormap::Diverging {
-                extent.add(-*value);
-            }
         }
         self.axis.span(panel, "colour", &extent)
     }
 
-    fn color(&self, span: Span, value: f64) -> Option<Color> {
-        span.fraction(value).map(|fraction| self.colormap.at(fraction))
-    }
-
-    fn contour_levels(&self, span: Span) -> Vec<f64> {
-        match &self.contours {
-            Contours::None => Vec::new(),
-            Contours::Levels(levels) => levels.clone(),
-            Contours::Count(count) => {
-                let ticks = self.axis.ticks(span, *count);
-                let levels = ticks.major.iter().map(|(value, _)| *value);
-                levels.filter(|v| *v > span.low && *v < span.high).collect()
-            }
-        }
+    fn contour_levels(&self, span: Span) -> impl Iterator<Item = f64> {
+        let ticks = match self.contours {
+            0 => Vec::new(),
+            count => self.axis.ticks(span, count).major,
+        };
+        let levels = ticks.into_iter().map(|(value, _)| value);
+        levels.filter(move |v| *v > span.low && *v < span.high)
     }
 
     /// Draws cells and contour lines into the frame.
@@ -129,7 +98,7 @@ impl Heatmap {
         // Rows of pixels start at the top, the y axis at the bottom.
         for row in self.values.chunks_exact(columns).rev() {
             for value in row {
-                match self.color(span, *value) {
+                match span.fraction(*value).map(viridis) {
                     Some(Color(r, g, b)) => rgba.extend([r, g, b, 255]),
                     None => rgba.extend([255, 255, 255, 0]),
                 }
@@ -163,14 +132,8 @@ impl Heatmap {
             })
             .collect();
         if !parts.is_empty() {
-            shapes.push(Shape::polyline(parts, self.line_on(level, span, 1.5)));
+            shapes.push(Shape::polyline(parts, line_on(level, span)));
         }
-    }
-
-    /// White lines on dark colours, dark lines on light ones.
-    fn line_on(&self, level: f64, span: Span, width: f64) -> Stroke {
-        let dark = self.color(span, level).is_some_and(|color| color.luminance() < 0.3);
-        Stroke::solid(if dark { Color::WHITE } else { Color::INK }, width)
     }
 
     /// Draws the colours of the bar, with a mark at each contour's level.
@@ -178,7 +141,7 @@ impl Heatmap {
         const STEPS: usize = 256;
         let rgba = (0..STEPS)
             .flat_map(|i| {
-                let Color(r, g, b) = self.colormap.at(1.0 - (i as f64 + 0.5) / STEPS as f64);
+                let Color(r, g, b) = viridis(1.0 - (i as f64 + 0.5) / STEPS as f64);
                 [r, g, b, 255]
             })
             .collect();
@@ -186,11 +149,17 @@ impl Heatmap {
         for level in self.contour_levels(span) {
             if let Some(fraction) = span.fraction(level).filter(|f| (0.0..=1.0).contains(f)) {
                 let y = area.bottom() - fraction * area.height;
-                let stroke = self.line_on(level, span, 1.5);
+                let stroke = line_on(level, span);
                 shapes.push(Shape::line((area.x, y), (area.right(), y), stroke));
             }
         }
     }
+}
+
+/// White lines on dark colours, dark lines on light ones.
+fn line_on(level: f64, span: Span) -> Stroke {
+    let dark = span.fraction(level).is_some_and(|f| viridis(f).luminance() < 0.3);
+    Stroke::solid(if dark { Color::WHITE } else { Color::INK }, 1.5)
 }
 
 /// The outer edges of cells that are centred on the points of an even grid.
@@ -248,14 +217,6 @@ mod tests {
         assert_eq!(edges(&[0.0, 1.0, 2.0], Scale::Linear), (-0.5, 2.5));
         let (low, high) = edges(&[1.0, 100.0], Scale::Log);
         assert!((low - 0.1).abs() < 1e-12 && (high - 1000.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn a_diverging_map_is_centred_on_zero() {
-        let map = Heatmap::new(Axis::linear("z"), [0.0, 1.0], [0.0, 1.0], [-1.0, 0.0, 2.0, 3.0])
-            .colormap(Colormap::Diverging);
-        let span = map.span("p").unwrap();
-        assert_eq!((span.low, span.high), (-3.0, 3.0));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::color::Color;
 use crate::error::{Error, Result};
 use crate::figure::{Figure, Legend};
 use crate::font::{self, Weight};
-use crate::legend::{self, Entry};
+use crate::legend;
 use crate::panel::Panel;
 use crate::shape::{Page, Point, Rect, Shape};
 use crate::style::Looks;
@@ -27,23 +27,9 @@ pub(crate) fn compose(figure: &Figure, width: f64, columns: usize) -> Result<Pag
     check(figure, width)?;
     let margin = if width < FLAT_FROM { MARGIN.1 } else { MARGIN.0 };
     let columns = columns.clamp(1, figure.panels.len());
-    let legend = match place_legend(figure) {
-        Legend::Beside if width < FLAT_FROM => Legend::Below,
-        legend => legend,
-    };
+    let legend = place_legend(figure);
     let looks = Looks::assign(&figure.panels, legend != Legend::PerPanel);
-    let shared = match legend {
-        Legend::Below | Legend::Beside => legend::entries(figure.panels.iter().enumerate(), &looks),
-        _ => Vec::new(),
-    };
-    let side = match legend {
-        Legend::Beside => {
-            let widest = shared.iter().map(Entry::width).fold(0.0, f64::max);
-            widest.min(width / 3.0) + LEGEND_GAP
-        }
-        _ => 0.0,
-    };
-    let inner = width - 2.0 * margin - side;
+    let inner = width - 2.0 * margin;
 
     let mut shapes = Vec::new();
     let mut y = margin;
@@ -57,21 +43,16 @@ pub(crate) fn compose(figure: &Figure, width: f64, columns: usize) -> Result<Pag
         y += 14.0;
     }
 
-    let top = y;
     let grid = Grid::measure(figure, &looks, legend == Legend::PerPanel, inner, columns)?;
-    let bottom = grid.draw(figure, &looks, (margin, top), &mut shapes);
-    let mut height = bottom;
-    if legend == Legend::Beside {
-        // The side is too narrow for two entries in a row.
-        let rows = legend::rows(&shared, side - LEGEND_GAP);
-        let y = (top + bottom - legend::height(&rows)) / 2.0;
-        let x = width - margin - side + LEGEND_GAP;
-        legend::draw(&rows, (x, y), None, &mut shapes);
-    } else if !shared.is_empty() {
-        let rows = legend::rows(&shared, inner);
-        let center = Some(width / 2.0);
-        legend::draw(&rows, (margin, bottom + LEGEND_GAP), center, &mut shapes);
-        height += LEGEND_GAP + legend::height(&rows);
+    let mut height = grid.draw(figure, &looks, (margin, y), &mut shapes);
+    if legend == Legend::Below {
+        let entries = legend::entries(figure.panels.iter().enumerate(), &looks);
+        let rows = legend::rows(&entries, inner);
+        if !rows.is_empty() {
+            let at = (margin, height + LEGEND_GAP);
+            legend::draw(&rows, at, Some(width / 2.0), &mut shapes);
+            height += LEGEND_GAP + legend::height(&rows);
+        }
     }
     Ok(Page { width, height: height + margin, shapes })
 }

@@ -5,7 +5,7 @@ use crate::draw::{self, marker_shape};
 use crate::font::{self, Weight};
 use crate::panel::Panel;
 use crate::rich_text::RichText;
-use crate::series::{Dash, Kind, Series};
+use crate::series::{Kind, Series};
 use crate::shape::{Fill, Point, Rect, Shape, Stroke, Text};
 use crate::style::{Look, Looks};
 
@@ -132,8 +132,7 @@ fn swatch(entry: &Entry<'_>, (x, y): Point, shapes: &mut Vec<Shape>) {
                 shapes.push(Shape::rect(area(15.0), Some(fill), None));
             }
             Kind::Bars { hatched, .. } => {
-                let hatched = *hatched || look.dash != Dash::Solid;
-                draw::bar(area(13.0), look.color, hatched, shapes);
+                draw::bar(area(13.0), look.color, *hatched, shapes);
             }
             _ => {}
         }

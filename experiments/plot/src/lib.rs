@@ -50,7 +50,6 @@ mod ticks;
 
 pub use axis::Axis;
 pub use color::Color;
-pub use colormap::Colormap;
 pub use error::{Error, Result};
 pub use figure::{Figure, Legend};
 pub use font::css as font_css;

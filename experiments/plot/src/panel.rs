@@ -98,16 +98,6 @@ impl Panel {
         self.series(Series::band(label, xs, low, high))
     }
 
-    /// Adds bars that stand on zero.
-    pub fn bars(
-        self,
-        label: impl Into<String>,
-        xs: impl AsRef<[f64]>,
-        tops: impl AsRef<[f64]>,
-    ) -> Self {
-        self.series(Series::bars(label, xs, tops))
-    }
-
     /// Adds a grey dashed line across the panel at a height.
     pub fn horizontal(self, label: impl Into<String>, y: f64) -> Self {
         self.series(Series::horizontal(label, y))

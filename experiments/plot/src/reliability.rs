@@ -37,20 +37,19 @@ impl Panel {
             let center = column(same_width, |bin| (bin.low + bin.high) / 2.0);
             let accuracy = column(same_width, |bin| bin.accuracy);
             let confidence = column(same_width, |bin| bin.confidence);
-            let width = width(same_width[0]);
+            let (zero, width) = (vec![0.0; center.len()], width(same_width[0]));
             panel = panel
                 .series(
-                    Series::bars("accuracy", &center, &accuracy)
-                        .bar_width(width)
+                    Series::bars("accuracy", &center, (&zero, &accuracy), width, false)
                         .color(Color::BLUE),
                 )
                 .series(
-                    Series::bars_between(
+                    Series::bars(
                         "gap to confidence",
                         &center,
-                        &accuracy,
-                        &confidence,
+                        (&accuracy, &confidence),
                         width,
+                        true,
                     )
                     .color(Color::VERMILION),
                 );

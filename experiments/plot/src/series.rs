@@ -80,11 +80,10 @@ pub(crate) enum Kind {
     },
     Bars {
         xs: Vec<f64>,
-        /// The lower ends of the bars; zero if not given.
-        bottoms: Option<Vec<f64>>,
+        bottoms: Vec<f64>,
         tops: Vec<f64>,
-        /// The width on the x axis; a share of the spacing if not given.
-        width: Option<f64>,
+        /// The width on the x axis.
+        width: f64,
         hatched: bool,
     },
     Horizontal(f64),
@@ -162,36 +161,17 @@ impl Series {
         Self::new(label, kind)
     }
 
-    /// Bars that stand on zero. Several series of bars in a panel are side by side, and are hatched
-    /// where lines would be dashed.
-    pub fn bars(label: impl Into<String>, xs: impl AsRef<[f64]>, tops: impl AsRef<[f64]>) -> Self {
-        let kind = Kind::Bars {
-            xs: xs.as_ref().to_vec(),
-            bottoms: None,
-            tops: tops.as_ref().to_vec(),
-            width: None,
-            hatched: false,
-        };
-        Self::new(label, kind)
-    }
-
-    /// Floating bars from `bottoms` to `tops`, each `width` wide on the x axis. They are hatched,
-    /// so that what lies below them stays visible.
-    pub fn bars_between(
-        label: impl Into<String>,
-        xs: impl AsRef<[f64]>,
-        bottoms: impl AsRef<[f64]>,
-        tops: impl AsRef<[f64]>,
+    /// Bars from `bottoms` to `tops`, each `width` wide on the x axis. Hatched bars leave visible
+    /// what lies below them.
+    pub(crate) fn bars(
+        label: &str,
+        xs: &[f64],
+        (bottoms, tops): (&[f64], &[f64]),
         width: f64,
+        hatched: bool,
     ) -> Self {
-        let kind = Kind::Bars {
-            xs: xs.as_ref().to_vec(),
-            bottoms: Some(bottoms.as_ref().to_vec()),
-            tops: tops.as_ref().to_vec(),
-            width: Some(width),
-            hatched: true,
-        };
-        Self::new(label, kind)
+        let (xs, bottoms, tops) = (xs.to_vec(), bottoms.to_vec(), tops.to_vec());
+        Self::new(label, Kind::Bars { xs, bottoms, tops, width, hatched })
     }
 
     /// A line across the panel at a height.
@@ -251,14 +231,6 @@ impl Series {
         self
     }
 
-    /// Sets the width of bars on the x axis, in place of a share of their spacing.
-    pub fn bar_width(mut self, value: f64) -> Self {
-        if let Kind::Bars { width, .. } = &mut self.kind {
-            *width = Some(value);
-        }
-        self
-    }
-
     /// Whether the dash pattern is visible: as dashes of a line or as hatching of bars.
     pub(crate) fn has_dashes(&self) -> bool {
         self.has_line() || matches!(self.kind, Kind::Bars { .. })
@@ -299,11 +271,7 @@ impl Series {
                 check("the lower edge", low, xs)?;
                 check("the upper edge", high, xs)
             }
-            Kind::Bars { xs, bottoms, tops, .. } => {
-                check("the tops", tops, xs)?;
-                bottoms.as_ref().map_or(Ok(()), |bottoms| check("the bottoms", bottoms, xs))
-            }
-            Kind::Horizontal(_) | Kind::Diagonal => Ok(()),
+            Kind::Bars { .. } | Kind::Horizontal(_) | Kind::Diagonal => Ok(()),
         }
     }
 
@@ -334,21 +302,12 @@ impl Series {
                 add(y, high);
             }
             Kind::Bars { xs, bottoms, tops, width, .. } => {
-                let half = width.unwrap_or_else(|| spacing(xs)) / 2.0;
                 for value in xs {
-                    x.add(value - half);
-                    x.add(value + half);
+                    x.add(value - width / 2.0);
+                    x.add(value + width / 2.0);
                 }
                 add(y, tops);
-                match bottoms {
-                    Some(bottoms) => add(y, bottoms),
-                    None => {
-                        y.add(0.0);
-                        if !tops.iter().any(|top| *top < 0.0) {
-                            y.floor = Some(0.0);
-                        }
-                    }
-                }
+                add(y, bottoms);
             }
             Kind::Horizontal(value) => y.add(*value),
             Kind::Diagonal => {}
@@ -367,16 +326,4 @@ impl Series {
             Kind::Diagonal => true,
         }
     }
-}
-
-/// The smallest distance between neighbours; one if there are none.
-pub(crate) fn spacing(xs: &[f64]) -> f64 {
-    let mut sorted: Vec<f64> = xs.iter().copied().filter(|x| x.is_finite()).collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted
-        .windows(2)
-        .map(|pair| pair[1] - pair[0])
-        .filter(|gap| *gap > 0.0)
-        .min_by(f64::total_cmp)
-        .unwrap_or(1.0)
 }

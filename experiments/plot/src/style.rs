@@ -111,15 +111,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_of_a_group_differ_without_colour() {
-        let panels = [Panel::new("A").bars("p", [0.0], [1.0]).bars("q", [0.0], [1.0])];
-        let looks = Looks::assign(&panels, true);
-        let dash = |s: usize| looks.of(0, s, &panels[0].series[s]).dash;
-        assert_eq!(dash(0), Dash::Solid);
-        assert_ne!(dash(1), Dash::Solid);
-    }
-
-    #[test]
     fn what_is_chosen_is_not_given_to_others() {
         let panels = [Panel::new("A")
             .line("auto", [0.0], [0.0])
