@@ -11,7 +11,9 @@
 //! | numbers | [`Csv`] | CSV that reads back to the very same floats |
 //! | results of a long run | [`Journal`] | JSON lines, appended as results arrive, so that a stopped run can resume |
 //!
-//! Figures are described with the crate [`plot`], and saved by [`OutDir::save_figure`].
+//! Programs print with [`say!`] and [`note!`], show a [`ProgressBar`], and end with [`exit_code`]:
+//! none of them panics if the output is closed or full. Figures are described with the crate
+//! [`plot`], and saved by [`OutDir::save_figure`].
 //!
 //! Texts of tables and reports may hold `_{..}` and `^{..}`: `σ_{eff}` and `10^{-4}` become real
 //! subscripts and superscripts wherever the medium has them (see [`plot::RichText`]).

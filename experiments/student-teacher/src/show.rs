@@ -79,3 +79,11 @@ fn print_entries(value: &Value) -> lab::Result<()> {
 fn one_line(name: &str) -> String {
     name.replace('\n', "\\n")
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_name_cannot_forge_a_line() {
+        assert_eq!(super::one_line("unit\nstep 9"), "unit\\nstep 9");
+    }
+}
