@@ -50,7 +50,7 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
             };
             let a = a.pack(
                 out_rows.start * width * shape.batch..out_rows.end * width * shape.batch,
-                kernel.panel_rows(),
+                kernel.panel_rows,
             );
             let rows = out_rows.len() * width * shape.batch;
             if gather {
@@ -72,8 +72,7 @@ pub(super) fn run(isa: Isa, shape: &ConvShape, input: &[f32], gradient: &[f32], 
                     count: inputs,
                 };
                 let b = b.pack(seen.start * per_row..seen.end * per_row, kernel.cols);
-                let points =
-                    segments(shape, &out_rows, seen.start, kernel.panel_rows(), kernel.cols);
+                let points = segments(shape, &out_rows, seen.start, kernel.panel_rows, kernel.cols);
                 add(&Chunk {
                     a: &a,
                     a_rows: rows,

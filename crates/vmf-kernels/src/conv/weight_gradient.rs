@@ -69,7 +69,7 @@ pub(super) struct Block {
 
 impl Sums {
     pub(super) fn new(kernel: MicroKernel, points: usize, outputs: usize, inputs: usize) -> Self {
-        let width = kernel.panel_rows();
+        let width = kernel.panel_rows;
         // Wide blocks read the panels of `b` less often; narrow ones make tasks enough for every
         // thread.
         let panels = inputs.div_ceil(kernel.cols);
@@ -156,7 +156,7 @@ impl Sums {
     }
 
     fn multiply(&self, chunk: &Chunk, block: &Block, sums: &mut [f32], accumulate: bool) {
-        let width = self.kernel.panel_rows();
+        let width = self.kernel.panel_rows;
         let b_panel = block.input * chunk.b_rows;
         let a_panel = |row: usize| (block.output + row) / width * width * chunk.a_rows;
         for (point, (segments, depth)) in chunk.points.iter().enumerate() {

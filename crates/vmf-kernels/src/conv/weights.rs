@@ -1,9 +1,8 @@
 //! Weights in the order in which the micro-kernel reads them.
 
 use super::shape::ConvShape;
-use crate::simd::Isa;
+use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use crate::transpose::transpose;
-use crate::vector::{Vector, VectorKernel, dispatch_vector};
 
 /// Which product the weights take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +61,7 @@ impl Panels {
             to.fill(0.0);
         }
         let pack = Pack { panels: *self, weights, first: panel * self.width, to };
-        dispatch_vector(isa, pack);
+        dispatch_to(isa, pack);
     }
 }
 
@@ -74,17 +73,14 @@ struct Pack<'a> {
     to: &'a mut [f32],
 }
 
-impl VectorKernel for Pack<'_> {
+impl Kernel for Pack<'_> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's contract is that of the functions called.
-        unsafe {
-            match self.panels.role {
-                Role::Forward => self.columns::<V>(),
-                Role::InputGradient => self.rows::<V>(),
-            }
+    fn run<S: Simd>(self) {
+        match self.panels.role {
+            Role::Forward => self.columns::<S>(),
+            Role::InputGradient => self.rows::<S>(),
         }
     }
 }
@@ -102,11 +98,8 @@ impl Pack<'_> {
     }
 
     /// Each column is a stretch of memory, `[depth][tap]`.
-    ///
-    /// # Safety
-    /// The processor has the instruction set of `V`.
     #[inline(always)]
-    unsafe fn columns<V: Vector>(self) {
+    fn columns<S: Simd>(self) {
         let Panels { depth, taps, width, .. } = self.panels;
         let cols = self.cols();
         let columns = &self.weights[self.first * depth * taps..][..cols * depth * taps];
@@ -115,33 +108,20 @@ impl Pack<'_> {
         for block in (0..depth).step_by(BLOCK) {
             let len = BLOCK.min(depth - block) * taps;
             let (from, to) = (&columns[block * taps..], &mut self.to[block * width..]);
-            // SAFETY: the caller's contract.
-            unsafe { transpose::<V>(from, depth * taps, cols, &places[..len], to, BLOCK * taps) };
+            transpose::<S>(from, depth * taps, cols, &places[..len], to, BLOCK * taps);
         }
     }
 
     /// The columns of one channel lie together, `[depth][column][tap]`.
-    ///
-    /// # Safety
-    /// As [`columns`](Self::columns).
     #[inline(always)]
-    unsafe fn rows<V: Vector>(self) {
+    fn rows<S: Simd>(self) {
         let Panels { depth, taps, width, .. } = self.panels;
         let cols = self.cols();
         let places = self.places(1);
         for k in 0..depth {
             let from = &self.weights[(k * self.panels.cols + self.first) * taps..][..cols * taps];
-            // SAFETY: the caller's contract.
-            unsafe {
-                transpose::<V>(
-                    from,
-                    taps,
-                    cols,
-                    &places,
-                    &mut self.to[k * width..],
-                    AHEAD * self.panels.cols * taps,
-                )
-            };
+            let ahead = AHEAD * self.panels.cols * taps;
+            transpose::<S>(from, taps, cols, &places, &mut self.to[k * width..], ahead);
         }
     }
 }

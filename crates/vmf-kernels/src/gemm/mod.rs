@@ -12,9 +12,8 @@ pub(crate) mod tile;
 use crate::error::{Error, check_length};
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
-use crate::simd::Isa;
+use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use crate::transpose::transpose;
-use crate::vector::{Vector, VectorKernel, dispatch_vector};
 use rayon::prelude::*;
 use tile::{MicroKernel, Next, Product};
 
@@ -130,7 +129,7 @@ pub fn gemm_on(
                 if a.col_stride == 1 {
                     block.multiply(kernel, Left::in_place(part), &b_panels);
                 } else {
-                    let packed = pack(isa, part, kernel.panel_rows());
+                    let packed = pack(isa, part, kernel.panel_rows);
                     block.multiply(kernel, Left::packed(&packed, depth, kernel), &b_panels);
                 }
             }
@@ -150,7 +149,7 @@ fn pack(isa: Isa, m: Matrix, width: usize) -> Scratch {
             to.fill(0.0);
         }
         let m = m.part(first, rows, 0, m.cols);
-        dispatch_vector(isa, PackPanel { m, width, to });
+        dispatch_to(isa, PackPanel { m, width, to });
     });
     packed
 }
@@ -161,11 +160,11 @@ struct PackPanel<'a> {
     to: &'a mut [f32],
 }
 
-impl VectorKernel for PackPanel<'_> {
+impl Kernel for PackPanel<'_> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
+    fn run<S: Simd>(self) {
         let PackPanel { m, width, to } = self;
         if m.row_stride == 1 {
             for (col, to) in to.chunks_exact_mut(width).enumerate() {
@@ -177,8 +176,7 @@ impl VectorKernel for PackPanel<'_> {
         for block in (0..m.cols).step_by(BLOCK) {
             let places = &places[..BLOCK.min(m.cols - block)];
             let (from, to) = (&m.data[block..], &mut to[block * width..]);
-            // SAFETY: the caller's contract.
-            unsafe { transpose::<V>(from, m.row_stride, m.rows, places, to, BLOCK) };
+            transpose::<S>(from, m.row_stride, m.rows, places, to, BLOCK);
         }
     }
 }
@@ -202,7 +200,7 @@ impl<'a> Left<'a> {
 
     /// Rows that were packed into panels.
     fn packed(data: &'a [f32], depth: usize, kernel: MicroKernel) -> Self {
-        let width = kernel.panel_rows();
+        let width = kernel.panel_rows;
         Left { data, row: 1, step: width, panel: Some((width, width * depth)) }
     }
 
@@ -248,7 +246,7 @@ impl Block<'_> {
     fn multiply(&self, kernel: MicroKernel, a: Left, b: &[f32]) {
         let (width, panel_len) = (kernel.cols, kernel.cols * self.depth);
         let panels = self.cols.div_ceil(width);
-        let (least, threads) = (kernel.panel_rows(), rayon::current_num_threads());
+        let (least, threads) = (kernel.panel_rows, rayon::current_num_threads());
         let (task_rows, task_panels) = task_size(self.rows, panels, least, threads);
         let step = a.panel.map_or(task_rows, |(rows, _)| rows);
         assert!(task_rows.is_multiple_of(step));

@@ -17,8 +17,7 @@
 // Small matrices of registers: the indices are those of the formulas.
 #![allow(clippy::needless_range_loop)]
 
-use crate::simd::{Isa, prefetch_line};
-use crate::vector::{Quad, Vector};
+use crate::simd::{Isa, Kernel, Simd, Vector, dispatch_to, prefetch_line};
 
 /// Where the operands of the product that follows are, as far as that is known.
 #[derive(Clone, Copy, Default)]
@@ -58,34 +57,34 @@ pub(crate) struct Product<'a> {
 /// The micro-kernel of one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct MicroKernel {
+    isa: Isa,
     /// Rows of a whole tile.
     pub(crate) rows: usize,
     /// Columns of a tile: the width of a packed panel of B.
     pub(crate) cols: usize,
-    /// Lanes of a register.
-    pub(crate) lanes: usize,
-    run: unsafe fn(usize, &Product),
+    /// Rows of A in a packed panel: a multiple of a tile's rows, and of a register's lanes.
+    pub(crate) panel_rows: usize,
 }
 
 impl MicroKernel {
     /// The micro-kernel for `isa`, or the baseline's where the processor does not have it.
     pub(crate) fn of(isa: Isa) -> MicroKernel {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if isa.is_available() => x86::AVX512,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if isa.is_available() => x86::AVX2,
-            _ => PORTABLE,
+        struct Sizes(Isa);
+        impl Kernel for Sizes {
+            type Output = MicroKernel;
+            #[inline(always)]
+            fn run<S: Simd>(self) -> MicroKernel {
+                let rows = tile_rows::<S>();
+                let panel_rows = (1..).map(|tiles| tiles * rows);
+                MicroKernel {
+                    isa: self.0,
+                    rows,
+                    cols: TILE_REGISTERS * S::LANES,
+                    panel_rows: panel_rows.into_iter().find(|n| n % S::LANES == 0).unwrap_or(rows),
+                }
+            }
         }
-    }
-
-    /// Rows of A in a packed panel: a multiple of a tile's rows, and of a register's lanes.
-    pub(crate) fn panel_rows(&self) -> usize {
-        let mut rows = self.rows;
-        while !rows.is_multiple_of(self.lanes) {
-            rows += self.rows;
-        }
-        rows
+        dispatch_to(isa, Sizes(isa))
     }
 
     /// Computes `rows` rows of C, tile by tile.
@@ -97,40 +96,73 @@ impl MicroKernel {
     #[inline(always)]
     pub(crate) unsafe fn run(&self, rows: usize, product: &Product) {
         debug_assert!(product.cols <= self.cols);
-        // SAFETY: the caller's contract; `of` chose a kernel that the processor can execute.
-        unsafe { (self.run)(rows, product) }
+        dispatch_to(self.isa, Tiles { rows, product });
+    }
+}
+
+/// Registers in a row of a tile.
+const TILE_REGISTERS: usize = 2;
+
+/// Rows of a whole tile: as many as there are registers for, beside those that hold the operands.
+#[inline(always)]
+const fn tile_rows<S: Simd>() -> usize {
+    match S::REGISTERS {
+        32 => 12,
+        _ => 6,
+    }
+}
+
+/// The work of [`MicroKernel::run`], which alone makes one and whose caller promises that the
+/// operands may be read and written.
+struct Tiles<'a, 'b> {
+    rows: usize,
+    product: &'a Product<'b>,
+}
+
+impl Kernel for Tiles<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        // SAFETY: the contract of `MicroKernel::run`.
+        unsafe {
+            match tile_rows::<S>() {
+                12 => tiles::<S, 12, TILE_REGISTERS>(self.rows, self.product),
+                _ => tiles::<S, 6, TILE_REGISTERS>(self.rows, self.product),
+            }
+        }
     }
 }
 
 /// All rows: whole tiles, then one of the rows that remain.
 ///
 /// # Safety
-/// As [`MicroKernel::run`], on a processor that has the instruction set of `V`.
+/// As [`MicroKernel::run`].
 #[inline(always)]
-unsafe fn tiles<V: Vector, const ROWS: usize, const REGS: usize>(rows: usize, p: &Product) {
+unsafe fn tiles<S: Simd, const ROWS: usize, const REGS: usize>(rows: usize, p: &Product) {
     // SAFETY: the caller's contract, for rows below `rows`.
     unsafe {
         let count = rows.div_ceil(ROWS);
-        let requests = |first| Requests::new::<ROWS>(first / ROWS, count, REGS * V::LANES, p);
+        let requests = |first| Requests::new::<ROWS>(first / ROWS, count, REGS * S::LANES, p);
         let mut first = 0;
         while first + ROWS <= rows {
-            tile::<V, ROWS, REGS>(first, requests(first), p);
+            tile::<S, ROWS, REGS>(first, requests(first), p);
             first += ROWS;
         }
         let requests = requests(first);
         match rows - first {
             0 => {}
-            1 => tile::<V, 1, REGS>(first, requests, p),
-            2 => tile::<V, 2, REGS>(first, requests, p),
-            3 => tile::<V, 3, REGS>(first, requests, p),
-            4 => tile::<V, 4, REGS>(first, requests, p),
-            5 => tile::<V, 5, REGS>(first, requests, p),
-            6 if ROWS > 6 => tile::<V, 6, REGS>(first, requests, p),
-            7 if ROWS > 6 => tile::<V, 7, REGS>(first, requests, p),
-            8 if ROWS > 6 => tile::<V, 8, REGS>(first, requests, p),
-            9 if ROWS > 6 => tile::<V, 9, REGS>(first, requests, p),
-            10 if ROWS > 6 => tile::<V, 10, REGS>(first, requests, p),
-            _ if ROWS > 6 => tile::<V, 11, REGS>(first, requests, p),
+            1 => tile::<S, 1, REGS>(first, requests, p),
+            2 => tile::<S, 2, REGS>(first, requests, p),
+            3 => tile::<S, 3, REGS>(first, requests, p),
+            4 => tile::<S, 4, REGS>(first, requests, p),
+            5 => tile::<S, 5, REGS>(first, requests, p),
+            6 if ROWS > 6 => tile::<S, 6, REGS>(first, requests, p),
+            7 if ROWS > 6 => tile::<S, 7, REGS>(first, requests, p),
+            8 if ROWS > 6 => tile::<S, 8, REGS>(first, requests, p),
+            9 if ROWS > 6 => tile::<S, 9, REGS>(first, requests, p),
+            10 if ROWS > 6 => tile::<S, 10, REGS>(first, requests, p),
+            _ if ROWS > 6 => tile::<S, 11, REGS>(first, requests, p),
             _ => unreachable!("fewer rows remain than a tile has"),
         }
     }
@@ -192,7 +224,7 @@ impl Requests {
 /// # Safety
 /// As [`tiles`].
 #[inline(always)]
-unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(
+unsafe fn tile<S: Simd, const ROWS: usize, const REGS: usize>(
     first: usize,
     mut requests: Requests,
     p: &Product,
@@ -200,7 +232,7 @@ unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(
     // SAFETY: the caller's contract covers every address formed; the last steps only move past the
     // end. `whole` has rows of `WIDEST`, which `store` checks to be enough.
     unsafe {
-        let mut sums = [[V::splat(0.0); REGS]; ROWS];
+        let mut sums = [[S::F32::splat(0.0); REGS]; ROWS];
         for &(a, b) in p.segments {
             let (mut a, mut b) = (p.a.add(a + first * p.a_row), p.b.add(b));
             if p.next.a.is_none() {
@@ -212,12 +244,12 @@ unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(
                 left -= steps;
                 requests.send::<ROWS>();
                 for _ in 0..steps {
-                    let mut row_of_b = [V::splat(0.0); REGS];
+                    let mut row_of_b = [S::F32::splat(0.0); REGS];
                     for j in 0..REGS {
-                        row_of_b[j] = V::load(b.add(j * V::LANES));
+                        row_of_b[j] = S::F32::load(b.add(j * S::LANES));
                     }
                     for i in 0..ROWS {
-                        let x = V::splat(*a.add(i * p.a_row));
+                        let x = S::F32::splat(*a.add(i * p.a_row));
                         for j in 0..REGS {
                             sums[i][j] = x.mul_add(row_of_b[j], sums[i][j]);
                         }
@@ -228,11 +260,11 @@ unsafe fn tile<V: Vector, const ROWS: usize, const REGS: usize>(
             }
         }
         let c = p.c.add(first * p.c_row);
-        if p.cols == REGS * V::LANES {
-            store::<V, ROWS, REGS>(&sums, c, p.c_row, p.accumulate);
+        if p.cols == REGS * S::LANES {
+            store::<S, ROWS, REGS>(&sums, c, p.c_row, p.accumulate);
         } else {
             let mut whole = [[0.0f32; WIDEST]; ROWS];
-            store::<V, ROWS, REGS>(&sums, whole.as_mut_ptr().cast(), WIDEST, false);
+            store::<S, ROWS, REGS>(&sums, whole.as_mut_ptr().cast(), WIDEST, false);
             for i in 0..ROWS {
                 for (j, sum) in whole[i][..p.cols].iter().enumerate() {
                     let to = c.add(i * p.c_row + j);
@@ -253,63 +285,30 @@ const WIDEST: usize = 32;
 /// memory the kernel takes more than twice the time.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`, and every row of `to` is writable, readable if
-/// accumulating.
+/// Every row of `to` is writable, readable if accumulating.
 #[inline(always)]
-unsafe fn store<V: Vector, const ROWS: usize, const REGS: usize>(
-    sums: &[[V; REGS]; ROWS],
+unsafe fn store<S: Simd, const ROWS: usize, const REGS: usize>(
+    sums: &[[S::F32; REGS]; ROWS],
     to: *mut f32,
     row: usize,
     accumulate: bool,
 ) {
-    const { assert!(REGS * V::LANES <= WIDEST) };
+    const { assert!(REGS * S::LANES <= WIDEST) };
     // SAFETY: the caller's contract.
     unsafe {
         if accumulate {
             for i in 0..ROWS {
                 for j in 0..REGS {
-                    let to = to.add(i * row + j * V::LANES);
-                    sums[i][j].add(V::load(to)).store(to);
+                    let to = to.add(i * row + j * S::LANES);
+                    (sums[i][j] + S::F32::load(to)).store(to);
                 }
             }
         } else {
             for i in 0..ROWS {
                 for j in 0..REGS {
-                    sums[i][j].store(to.add(i * row + j * V::LANES));
+                    sums[i][j].store(to.add(i * row + j * S::LANES));
                 }
             }
         }
     }
-}
-
-const PORTABLE: MicroKernel = {
-    unsafe fn run(rows: usize, p: &Product) {
-        // SAFETY: the caller's contract; every processor has the baseline.
-        unsafe { tiles::<Quad, 6, 2>(rows, p) }
-    }
-    MicroKernel { rows: 6, cols: 8, lanes: 4, run }
-};
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{MicroKernel, Product, tiles};
-    use std::arch::x86_64::{__m256, __m512};
-
-    pub(super) const AVX2: MicroKernel = {
-        #[target_feature(enable = "avx2,fma")]
-        unsafe fn run(rows: usize, p: &Product) {
-            // SAFETY: the caller's contract; the features are enabled here.
-            unsafe { tiles::<__m256, 6, 2>(rows, p) }
-        }
-        MicroKernel { rows: 6, cols: 16, lanes: 8, run }
-    };
-
-    pub(super) const AVX512: MicroKernel = {
-        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-        unsafe fn run(rows: usize, p: &Product) {
-            // SAFETY: the caller's contract; the features are enabled here.
-            unsafe { tiles::<__m512, 12, 2>(rows, p) }
-        }
-        MicroKernel { rows: 12, cols: 32, lanes: 16, run }
-    };
 }

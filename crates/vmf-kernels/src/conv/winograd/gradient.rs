@@ -11,8 +11,7 @@ use crate::conv::weight_gradient::{Block, Chunk, Sums, balanced};
 use crate::gemm::tile::MicroKernel;
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
-use crate::simd::Isa;
-use crate::vector::{Vector, VectorKernel, dispatch_vector};
+use crate::simd::{Isa, Kernel, Simd, Vector, dispatch_to};
 use rayon::prelude::*;
 
 /// Elements of transformed activations in a chunk, at least: four megabytes.
@@ -49,7 +48,7 @@ pub(in crate::conv) fn run(
     let chunk_rows = CHUNK_LEN.max(2 * sums_len).div_ceil(points * (inputs + outputs));
     let chunk_rows = rows.div_ceil(balanced(rows.div_ceil(chunk_rows)));
     let chunks = rows.div_ceil(chunk_rows);
-    let a_packing = Packing::panels(scheme, outputs, kernel.panel_rows(), chunk_rows);
+    let a_packing = Packing::panels(scheme, outputs, kernel.panel_rows, chunk_rows);
     let b_packing = Packing::panels(scheme, inputs, kernel.cols, chunk_rows);
     let pack = |chunk: usize, add: &mut dyn FnMut(&Chunk)| {
         let mut a = Scratch::take(a_packing.len());
@@ -69,7 +68,7 @@ pub(in crate::conv) fn run(
                 to: to_a,
                 first,
             };
-            dispatch_vector(isa, gradient);
+            dispatch_to(isa, gradient);
             let input = Forward {
                 grid: grid(inputs),
                 data: input,
@@ -79,7 +78,7 @@ pub(in crate::conv) fn run(
                 to: to_b,
                 first,
             };
-            dispatch_vector(isa, input);
+            dispatch_to(isa, input);
         });
         let places: Vec<_> = (0..points)
             .map(|xi| (vec![(xi * a_packing.point, xi * b_packing.point)], count))
@@ -96,7 +95,7 @@ pub(in crate::conv) fn run(
             point: block.point,
             taps: &mut taps,
         };
-        dispatch_vector(isa, transform);
+        dispatch_to(isa, transform);
         store(&block, &taps, 9, inputs, dw);
     };
     Sums::new(kernel, points, outputs, inputs).run(chunks, pack, finish);
@@ -113,42 +112,37 @@ struct Finish<'a> {
     taps: &'a mut [f32],
 }
 
-impl VectorKernel for Finish<'_> {
+impl Kernel for Finish<'_> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's contract is that of the functions called.
-        unsafe {
-            let c = Constants::<V>::new();
-            match self.scheme {
-                Scheme::Tiles => self.transform::<V, 6>(transform::weight_gradient, c),
-                Scheme::Corner => self.transform::<V, 3>(corner::weight_gradient, c),
-            }
+    fn run<S: Simd>(self) {
+        let c = Constants::<S::F32>::new();
+        match self.scheme {
+            Scheme::Tiles => self.transform::<S, 6>(transform::weight_gradient, c),
+            Scheme::Corner => self.transform::<S, 3>(corner::weight_gradient, c),
         }
     }
 }
 
 impl Finish<'_> {
-    /// # Safety
-    /// The processor has the instruction set of `V`.
     #[inline(always)]
-    unsafe fn transform<V: Vector, const POINTS: usize>(
+    fn transform<S: Simd, const POINTS: usize>(
         self,
-        matrix: fn([V; POINTS], Constants<V>) -> [V; 3],
-        c: Constants<V>,
+        matrix: fn([S::F32; POINTS], Constants<S::F32>) -> [S::F32; 3],
+        c: Constants<S::F32>,
     ) {
-        assert!(self.len <= self.point && self.len.is_multiple_of(V::LANES));
+        assert!(self.len <= self.point && self.len.is_multiple_of(S::LANES));
         assert!(self.sums.len() >= POINTS * POINTS * self.point);
         assert!(self.taps.len() >= 9 * self.point);
         let (from, to) = (self.sums.as_ptr(), self.taps.as_mut_ptr());
-        for at in (0..self.len).step_by(V::LANES) {
+        for at in (0..self.len).step_by(S::LANES) {
             // SAFETY: the assertions above.
             unsafe {
                 let mut u = [[c.zero; POINTS]; POINTS];
                 for i in 0..POINTS {
                     for j in 0..POINTS {
-                        u[i][j] = V::load(from.add((POINTS * i + j) * self.point + at));
+                        u[i][j] = S::F32::load(from.add((POINTS * i + j) * self.point + at));
                     }
                 }
                 let taps = square(u, matrix, c);

@@ -25,8 +25,7 @@ use super::weights::{Panels, Role};
 use crate::gemm::tile::{MicroKernel, Next, Product};
 use crate::parallel::ByTask;
 use crate::scratch::{Scratch, Shared};
-use crate::simd::Isa;
-use crate::vector::{Vector, VectorKernel, dispatch_vector};
+use crate::simd::{Isa, Kernel, Simd, Vector, dispatch_to};
 pub(super) use gradient::run as weight_gradient;
 use rayon::prelude::*;
 use scheme::Scheme;
@@ -159,7 +158,7 @@ impl Pass<'_> {
             to,
             first,
         };
-        dispatch_vector(self.isa, forward);
+        dispatch_to(self.isa, forward);
     }
 
     /// `G w G^T` of one panel, `[point][depth][width]`.
@@ -174,7 +173,7 @@ impl Pass<'_> {
             point: self.weight_point(),
             to,
         };
-        dispatch_vector(self.isa, transform);
+        dispatch_to(self.isa, transform);
     }
 
     /// Multiplies `rows` of transformed source with the weights of some panels, from `first` on, at
@@ -231,7 +230,7 @@ impl Pass<'_> {
             channels,
             to: self.result,
         };
-        dispatch_vector(self.isa, backward);
+        dispatch_to(self.isa, backward);
     }
 }
 
@@ -260,42 +259,37 @@ struct Weights<'a> {
     to: &'a mut [f32],
 }
 
-impl VectorKernel for Weights<'_> {
+impl Kernel for Weights<'_> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's contract is that of the functions called.
-        unsafe {
-            let c = Constants::<V>::new();
-            match self.scheme {
-                Scheme::Tiles => self.transform::<V, 6>(transform::weights, c),
-                Scheme::Corner => self.transform::<V, 3>(corner::weights, c),
-            }
+    fn run<S: Simd>(self) {
+        let c = Constants::<S::F32>::new();
+        match self.scheme {
+            Scheme::Tiles => self.transform::<S, 6>(transform::weights, c),
+            Scheme::Corner => self.transform::<S, 3>(corner::weights, c),
         }
     }
 }
 
 impl Weights<'_> {
-    /// # Safety
-    /// The processor has the instruction set of `V`.
     #[inline(always)]
-    unsafe fn transform<V: Vector, const POINTS: usize>(
+    fn transform<S: Simd, const POINTS: usize>(
         self,
-        matrix: fn([V; 3], Constants<V>) -> [V; POINTS],
-        c: Constants<V>,
+        matrix: fn([S::F32; 3], Constants<S::F32>) -> [S::F32; POINTS],
+        c: Constants<S::F32>,
     ) {
         let len = self.taps.len() / 9;
         assert!(self.to.len() == POINTS * POINTS * self.point && len <= self.point);
-        assert!(len.is_multiple_of(V::LANES));
+        assert!(len.is_multiple_of(S::LANES));
         let (from, to) = (self.taps.as_ptr(), self.to.as_mut_ptr());
-        for at in (0..len).step_by(V::LANES) {
+        for at in (0..len).step_by(S::LANES) {
             // SAFETY: nine taps and all points have `len` elements each, whole registers of them.
             unsafe {
                 let mut w = [[c.zero; 3]; 3];
                 for tap in 0..9 {
                     let place = if self.turned { 8 - tap } else { tap };
-                    w[place / 3][place % 3] = V::load(from.add(tap * len + at));
+                    w[place / 3][place % 3] = S::F32::load(from.add(tap * len + at));
                 }
                 let points = transform::square(w, matrix, c);
                 for i in 0..POINTS {

@@ -5,8 +5,7 @@ use super::scheme::Scheme;
 use super::transform::Constants;
 use super::{corner, transform};
 use crate::scratch::Shared;
-use crate::simd::prefetch_line;
-use crate::vector::{Vector, VectorKernel};
+use crate::simd::{Kernel, Simd, load_first, prefetch_line, store_first};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -127,6 +126,8 @@ pub(super) fn point_stride(len: usize) -> usize {
 /// image, too, are large powers of two apart, and a line that is left half used may be gone when
 /// the other half is wanted.
 const LINE: usize = 16;
+/// Registers of a cache line, at most: those of the baseline's four lanes.
+const MAX_PARTS: usize = 4;
 
 /// How far ahead of the transform lines are asked for: the 36 streams of a tile are more than the
 /// processor follows.
@@ -179,19 +180,19 @@ pub(super) struct Forward<'a> {
     pub(super) first: usize,
 }
 
-impl VectorKernel for Forward<'_> {
+impl Kernel for Forward<'_> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's contract is that of the functions called.
+    fn run<S: Simd>(self) {
+        // SAFETY: rows and channels of the result are divided among the tasks.
         unsafe {
-            let c = Constants::<V>::new();
+            let c = Constants::<S::F32>::new();
             match (self.grid.scheme, self.gradient) {
-                (Scheme::Tiles, false) => self.tiles::<V, 6, 6>(1, transform::input, c),
-                (Scheme::Tiles, true) => self.tiles::<V, 4, 6>(0, transform::output_gradient, c),
-                (Scheme::Corner, false) => self.tiles::<V, 2, 3>(0, corner::input, c),
-                (Scheme::Corner, true) => self.tiles::<V, 2, 3>(0, corner::output_gradient, c),
+                (Scheme::Tiles, false) => self.tiles::<S, 6, 6>(1, transform::input, c),
+                (Scheme::Tiles, true) => self.tiles::<S, 4, 6>(0, transform::output_gradient, c),
+                (Scheme::Corner, false) => self.tiles::<S, 2, 3>(0, corner::input, c),
+                (Scheme::Corner, true) => self.tiles::<S, 2, 3>(0, corner::output_gradient, c),
             }
         }
     }
@@ -199,13 +200,13 @@ impl VectorKernel for Forward<'_> {
 
 impl Forward<'_> {
     /// # Safety
-    /// The processor has the instruction set of `V`, and no other thread touches the rows written.
+    /// No other thread touches the rows written.
     #[inline(always)]
-    unsafe fn tiles<V: Vector, const SIDE: usize, const POINTS: usize>(
+    unsafe fn tiles<S: Simd, const SIDE: usize, const POINTS: usize>(
         &self,
         margin: usize,
-        matrix: fn([V; SIDE], Constants<V>) -> [V; POINTS],
-        c: Constants<V>,
+        matrix: fn([S::F32; SIDE], Constants<S::F32>) -> [S::F32; POINTS],
+        c: Constants<S::F32>,
     ) {
         let (channels, p) = (self.grid.channels, self.packing);
         assert_eq!(self.data.len(), self.grid.len());
@@ -228,11 +229,11 @@ impl Forward<'_> {
                         unsafe {
                             let to = to.add(panel * p.rows + row + channel);
                             if count >= LINE {
-                                to_points::<V, SIDE, POINTS>(
+                                to_points::<S, SIDE, POINTS>(
                                     &from, offset, to, p.point, LINE, matrix, c,
                                 );
                             } else {
-                                to_points::<V, SIDE, POINTS>(
+                                to_points::<S, SIDE, POINTS>(
                                     &from, offset, to, p.point, count, matrix, c,
                                 );
                             }
@@ -248,23 +249,22 @@ impl Forward<'_> {
 /// point`.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`; every place that is not null and every point can
-/// be read, and written, for `count` elements.
+/// Every place that is not null and every point can be read, and written, for `count` elements.
 #[inline(always)]
-unsafe fn to_points<V: Vector, const SIDE: usize, const POINTS: usize>(
+unsafe fn to_points<S: Simd, const SIDE: usize, const POINTS: usize>(
     from: &[[*const f32; SIDE]; SIDE],
     offset: usize,
     to: *mut f32,
     point: usize,
     count: usize,
-    matrix: fn([V; SIDE], Constants<V>) -> [V; POINTS],
-    c: Constants<V>,
+    matrix: fn([S::F32; SIDE], Constants<S::F32>) -> [S::F32; POINTS],
+    c: Constants<S::F32>,
 ) {
     // Not initialized: clearing it costs as much as a quarter of the arithmetic.
-    let mut columns = V::parts(MaybeUninit::<[[V; SIDE]; POINTS]>::uninit());
+    let mut columns = [MaybeUninit::<[[S::F32; SIDE]; POINTS]>::uninit(); MAX_PARTS];
     for j in 0..SIDE {
-        for (part, columns) in columns.as_mut().iter_mut().enumerate() {
-            let first = part * V::LANES;
+        for (part, columns) in columns[..LINE / S::LANES].iter_mut().enumerate() {
+            let first = part * S::LANES;
             let mut column = [c.zero; SIDE];
             for i in 0..SIDE {
                 if !from[i][j].is_null() {
@@ -273,7 +273,7 @@ unsafe fn to_points<V: Vector, const SIDE: usize, const POINTS: usize>(
                     }
                     // SAFETY: the caller's contract; `load_first` reads nothing past `count`.
                     column[i] = unsafe {
-                        V::load_first(
+                        load_first::<S>(
                             from[i][j].wrapping_add(offset + first),
                             count.saturating_sub(first),
                         )
@@ -288,14 +288,15 @@ unsafe fn to_points<V: Vector, const SIDE: usize, const POINTS: usize>(
         }
     }
     for i in 0..POINTS {
-        for (part, columns) in columns.as_ref().iter().enumerate() {
-            let first = part * V::LANES;
+        for (part, columns) in columns[..LINE / S::LANES].iter().enumerate() {
+            let first = part * S::LANES;
             // SAFETY: every column was written above.
             let row = matrix(unsafe { columns.assume_init_ref() }[i], c);
             for j in 0..POINTS {
                 // SAFETY: as above.
                 unsafe {
-                    row[j].store_first(
+                    store_first::<S>(
+                        row[j],
                         to.wrapping_add((POINTS * i + j) * point + first),
                         count.saturating_sub(first),
                     );
@@ -319,17 +320,17 @@ pub(super) struct Backward<'a> {
     pub(super) to: Shared<'a>,
 }
 
-impl VectorKernel for Backward<'_> {
+impl Kernel for Backward<'_> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's contract is that of the functions called.
+    fn run<S: Simd>(self) {
+        // SAFETY: rows and channels of the result are divided among the tasks.
         unsafe {
-            let c = Constants::<V>::new();
+            let c = Constants::<S::F32>::new();
             match self.grid.scheme {
-                Scheme::Tiles => self.tiles::<V, 6, 4>(transform::output, c),
-                Scheme::Corner => self.tiles::<V, 3, 2>(corner::output, c),
+                Scheme::Tiles => self.tiles::<S, 6, 4>(transform::output, c),
+                Scheme::Corner => self.tiles::<S, 3, 2>(corner::output, c),
             }
         }
     }
@@ -339,10 +340,10 @@ impl Backward<'_> {
     /// # Safety
     /// As [`Forward::tiles`], for the channels written.
     #[inline(always)]
-    unsafe fn tiles<V: Vector, const POINTS: usize, const SIDE: usize>(
+    unsafe fn tiles<S: Simd, const POINTS: usize, const SIDE: usize>(
         &self,
-        matrix: fn([V; POINTS], Constants<V>) -> [V; SIDE],
-        c: Constants<V>,
+        matrix: fn([S::F32; POINTS], Constants<S::F32>) -> [S::F32; SIDE],
+        c: Constants<S::F32>,
     ) {
         let (grid, cols) = (self.grid, self.channels.len());
         assert!(cols <= self.width && self.channels.end <= grid.channels);
@@ -364,11 +365,11 @@ impl Backward<'_> {
                     unsafe {
                         let from = row.add(channel);
                         if count >= LINE {
-                            from_points::<V, POINTS, SIDE>(
+                            from_points::<S, POINTS, SIDE>(
                                 from, self.point, &to, offset, LINE, matrix, c,
                             );
                         } else {
-                            from_points::<V, POINTS, SIDE>(
+                            from_points::<S, POINTS, SIDE>(
                                 from, self.point, &to, offset, count, matrix, c,
                             );
                         }
@@ -385,24 +386,24 @@ impl Backward<'_> {
 /// # Safety
 /// As [`to_points`], the other way round.
 #[inline(always)]
-unsafe fn from_points<V: Vector, const POINTS: usize, const SIDE: usize>(
+unsafe fn from_points<S: Simd, const POINTS: usize, const SIDE: usize>(
     from: *const f32,
     point: usize,
     to: &[[*mut f32; SIDE]; SIDE],
     offset: usize,
     count: usize,
-    matrix: fn([V; POINTS], Constants<V>) -> [V; SIDE],
-    c: Constants<V>,
+    matrix: fn([S::F32; POINTS], Constants<S::F32>) -> [S::F32; SIDE],
+    c: Constants<S::F32>,
 ) {
-    let mut columns = V::parts(MaybeUninit::<[[V; POINTS]; SIDE]>::uninit());
+    let mut columns = [MaybeUninit::<[[S::F32; POINTS]; SIDE]>::uninit(); MAX_PARTS];
     for j in 0..POINTS {
-        for (part, columns) in columns.as_mut().iter_mut().enumerate() {
-            let first = part * V::LANES;
+        for (part, columns) in columns[..LINE / S::LANES].iter_mut().enumerate() {
+            let first = part * S::LANES;
             let mut column = [c.zero; POINTS];
             for i in 0..POINTS {
                 // SAFETY: the caller's contract; `load_first` reads nothing past `count`.
                 column[i] = unsafe {
-                    V::load_first(
+                    load_first::<S>(
                         from.wrapping_add((POINTS * i + j) * point + first),
                         count.saturating_sub(first),
                     )
@@ -416,15 +417,16 @@ unsafe fn from_points<V: Vector, const POINTS: usize, const SIDE: usize>(
         }
     }
     for i in 0..SIDE {
-        for (part, columns) in columns.as_ref().iter().enumerate() {
-            let first = part * V::LANES;
+        for (part, columns) in columns[..LINE / S::LANES].iter().enumerate() {
+            let first = part * S::LANES;
             // SAFETY: every column was written above.
             let row = matrix(unsafe { columns.assume_init_ref() }[i], c);
             for j in 0..SIDE {
                 if !to[i][j].is_null() {
                     // SAFETY: as above.
                     unsafe {
-                        row[j].store_first(
+                        store_first::<S>(
+                            row[j],
                             to[i][j].wrapping_add(offset + first),
                             count.saturating_sub(first),
                         );

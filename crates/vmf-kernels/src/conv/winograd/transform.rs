@@ -15,22 +15,22 @@
 //! function below is one matrix applied to a vector of registers; [`square`] applies it to both
 //! sides of a tile.
 
-use crate::vector::Vector;
+use crate::simd::Vector;
 
 /// `B^T d`: six inputs to six points.
 #[inline(always)]
 pub(super) fn input<V: Vector>(d: [V; 6], c: Constants<V>) -> [V; 6] {
     let even = c.minus_four.mul_add(d[2], d[4]);
     let odd = c.minus_four.mul_add(d[1], d[3]);
-    let even2 = d[4].sub(d[2]);
-    let odd2 = d[3].sub(d[1]);
-    let odd2 = odd2.add(odd2);
+    let even2 = d[4] - d[2];
+    let odd2 = d[3] - d[1];
+    let odd2 = odd2 + odd2;
     [
         c.four.mul_add(d[0], c.minus_five.mul_add(d[2], d[4])),
-        even.add(odd),
-        even.sub(odd),
-        even2.add(odd2),
-        even2.sub(odd2),
+        even + odd,
+        even - odd,
+        even2 + odd2,
+        even2 - odd2,
         c.four.mul_add(d[1], c.minus_five.mul_add(d[3], d[5])),
     ]
 }
@@ -38,38 +38,38 @@ pub(super) fn input<V: Vector>(d: [V; 6], c: Constants<V>) -> [V; 6] {
 /// `A^T m`: six points to four outputs.
 #[inline(always)]
 pub(super) fn output<V: Vector>(m: [V; 6], c: Constants<V>) -> [V; 4] {
-    let (sum1, difference1) = (m[1].add(m[2]), m[1].sub(m[2]));
-    let (sum2, difference2) = (m[3].add(m[4]), m[3].sub(m[4]));
+    let (sum1, difference1) = (m[1] + m[2], m[1] - m[2]);
+    let (sum2, difference2) = (m[3] + m[4], m[3] - m[4]);
     [
-        m[0].add(sum1.add(sum2)),
+        m[0] + (sum1 + sum2),
         c.two.mul_add(difference2, difference1),
         c.four.mul_add(sum2, sum1),
-        c.eight.mul_add(difference2, difference1).add(m[5]),
+        c.eight.mul_add(difference2, difference1) + m[5],
     ]
 }
 
 /// `A g`: four output gradients to six points.
 #[inline(always)]
 pub(super) fn output_gradient<V: Vector>(g: [V; 4], c: Constants<V>) -> [V; 6] {
-    let (even, odd) = (g[0].add(g[2]), g[1].add(g[3]));
+    let (even, odd) = (g[0] + g[2], g[1] + g[3]);
     let even2 = c.four.mul_add(g[2], g[0]);
-    let odd2 = c.eight.mul_add(g[3], g[1].add(g[1]));
-    [g[0], even.add(odd), even.sub(odd), even2.add(odd2), even2.sub(odd2), g[3]]
+    let odd2 = c.eight.mul_add(g[3], g[1] + g[1]);
+    [g[0], even + odd, even - odd, even2 + odd2, even2 - odd2, g[3]]
 }
 
 /// `G w`: three weights to six points.
 #[inline(always)]
 pub(super) fn weights<V: Vector>(w: [V; 3], c: Constants<V>) -> [V; 6] {
-    let even = c.sixth.mul_add(w[0].add(w[2]), c.zero);
+    let even = c.sixth.mul_add(w[0] + w[2], c.zero);
     let odd = c.sixth.mul_add(w[1], c.zero);
     let even2 = c.sixth.mul_add(w[2], c.twenty_fourth.mul_add(w[0], c.zero));
     let odd2 = c.twelfth.mul_add(w[1], c.zero);
     [
         c.quarter.mul_add(w[0], c.zero),
-        c.zero.sub(even.add(odd)),
-        odd.sub(even),
-        even2.add(odd2),
-        even2.sub(odd2),
+        c.zero - (even + odd),
+        odd - even,
+        even2 + odd2,
+        even2 - odd2,
         w[2],
     ]
 }
@@ -77,13 +77,13 @@ pub(super) fn weights<V: Vector>(w: [V; 3], c: Constants<V>) -> [V; 6] {
 /// `G^T u`: six points to three weight gradients.
 #[inline(always)]
 pub(super) fn weight_gradient<V: Vector>(u: [V; 6], c: Constants<V>) -> [V; 3] {
-    let (sum1, difference1) = (u[1].add(u[2]), u[2].sub(u[1]));
-    let (sum2, difference2) = (u[3].add(u[4]), u[3].sub(u[4]));
+    let (sum1, difference1) = (u[1] + u[2], u[2] - u[1]);
+    let (sum2, difference2) = (u[3] + u[4], u[3] - u[4]);
     let first = c.twenty_fourth.mul_add(sum2, c.quarter.mul_add(u[0], c.zero));
     [
-        first.sub(c.sixth.mul_add(sum1, c.zero)),
+        first - c.sixth.mul_add(sum1, c.zero),
         c.twelfth.mul_add(difference2, c.sixth.mul_add(difference1, c.zero)),
-        c.sixth.mul_add(sum2.sub(sum1), u[5]),
+        c.sixth.mul_add(sum2 - sum1, u[5]),
     ]
 }
 
@@ -128,24 +128,19 @@ pub(super) struct Constants<V> {
 }
 
 impl<V: Vector> Constants<V> {
-    /// # Safety
-    /// The processor has the instruction set of `V`.
     #[inline(always)]
-    pub(super) unsafe fn new() -> Self {
-        // SAFETY: the caller's contract.
-        unsafe {
-            Constants {
-                zero: V::splat(0.0),
-                two: V::splat(2.0),
-                four: V::splat(4.0),
-                eight: V::splat(8.0),
-                minus_four: V::splat(-4.0),
-                minus_five: V::splat(-5.0),
-                quarter: V::splat(0.25),
-                sixth: V::splat(1.0 / 6.0),
-                twelfth: V::splat(1.0 / 12.0),
-                twenty_fourth: V::splat(1.0 / 24.0),
-            }
+    pub(super) fn new() -> Self {
+        Constants {
+            zero: V::splat(0.0),
+            two: V::splat(2.0),
+            four: V::splat(4.0),
+            eight: V::splat(8.0),
+            minus_four: V::splat(-4.0),
+            minus_five: V::splat(-5.0),
+            quarter: V::splat(0.25),
+            sixth: V::splat(1.0 / 6.0),
+            twelfth: V::splat(1.0 / 12.0),
+            twenty_fourth: V::splat(1.0 / 24.0),
         }
     }
 }

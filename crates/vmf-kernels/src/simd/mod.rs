@@ -3,15 +3,21 @@
 //! A kernel is a type that implements [`Kernel`]. Its `run` is ordinary Rust over slices and small
 //! arrays, marked `#[inline(always)]`; [`dispatch`] inlines it into a function that is compiled
 //! with AVX-512, with AVX2 and FMA, or with the target's baseline, and LLVM vectorizes the same
-//! loops for each.
+//! loops for each. A kernel whose speed depends on which numbers stay in registers, such as the
+//! micro-kernel of the matrix product, handles registers itself: they are values of the type
+//! [`Simd::F32`].
 //!
 //! The choice is made once per process: the best set the processor has, or the one named by the
 //! environment variable `VMF_ISA` (`avx512`, `avx2` or `portable`), which is how the tests reach
 //! every path.
 
+mod vector;
+
 use crate::error::Error;
 use std::fmt;
 use std::sync::OnceLock;
+pub use vector::Vector;
+pub(crate) use vector::{load_first, store_first};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,10 +129,20 @@ pub(crate) fn prefetch<T>(data: &[T]) {
     }
 }
 
-/// What a kernel may know at compile time about the instruction set it is being compiled for.
-pub trait Simd: Copy + Send + Sync + 'static {
-    /// `f32` lanes in one vector register.
+/// What a kernel knows at compile time about the instruction set that it is compiled for.
+///
+/// Only [`dispatch_to`] can name the types that implement this trait, and it does so after it has
+/// detected their instructions. Whoever holds an `S: Simd` therefore runs on a processor that has
+/// them, and needs no `unsafe` to compute with registers.
+pub trait Simd: sealed::Sealed + Copy + Send + Sync + 'static {
+    /// `f32` lanes of a vector register.
     const LANES: usize;
+
+    /// Vector registers that kernels may count on.
+    const REGISTERS: usize;
+
+    /// A vector register: `LANES` numbers.
+    type F32: Vector;
 
     /// `a * b + c`, fused where the hardware fuses, in two roundings where a fused product would be
     /// a slow call.
@@ -134,6 +150,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// The same in double precision.
     fn mul_add_f64(a: f64, b: f64, c: f64) -> f64;
+}
+
+mod sealed {
+    pub trait Sealed {}
 }
 
 /// A computation that [`dispatch`] compiles for every instruction set.
@@ -154,6 +174,7 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 }
 
 /// Runs a kernel compiled for `isa`, or for the baseline where the processor does not have it.
+#[inline]
 pub fn dispatch_to<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -170,8 +191,12 @@ pub fn dispatch_to<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
 #[derive(Clone, Copy)]
 struct Portable;
 
+impl sealed::Sealed for Portable {}
+
 impl Simd for Portable {
     const LANES: usize = 4;
+    const REGISTERS: usize = 16;
+    type F32 = vector::F32x4;
 
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
@@ -194,7 +219,8 @@ impl Simd for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Kernel, Simd};
+    use super::vector::{F32x8, F32x16};
+    use super::{Kernel, Simd, sealed::Sealed};
 
     #[derive(Clone, Copy)]
     struct Avx512;
@@ -202,9 +228,13 @@ mod x86 {
     struct Avx2;
 
     macro_rules! fused {
-        ($isa:ty, $lanes:literal) => {
+        ($isa:ty, $lanes:literal, $registers:literal, $vector:ty) => {
+            impl Sealed for $isa {}
+
             impl Simd for $isa {
                 const LANES: usize = $lanes;
+                const REGISTERS: usize = $registers;
+                type F32 = $vector;
 
                 #[inline(always)]
                 fn mul_add(a: f32, b: f32, c: f32) -> f32 {
@@ -218,8 +248,8 @@ mod x86 {
             }
         };
     }
-    fused!(Avx512, 16);
-    fused!(Avx2, 8);
+    fused!(Avx512, 16, 32, F32x16);
+    fused!(Avx2, 8, 16, F32x8);
 
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     pub(super) fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
