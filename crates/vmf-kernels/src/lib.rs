@@ -28,6 +28,7 @@
 //! | [`gemm`] | the matrix product they are made of |
 //! | [`pool`] | maximum and average pooling with their gradients |
 //! | [`adam`] | Adam in one pass, on the sphere if asked |
+//! | [`normal_cdf`] | the normal distribution function, for expected activations |
 //! | [`simd`] | how one source is compiled for several instruction sets and chosen at run time |
 //!
 //! # What can be relied on
@@ -84,6 +85,7 @@ pub mod bn_noise;
 pub mod conv;
 pub mod gemm;
 pub mod noise;
+pub mod normal_cdf;
 pub mod pool;
 pub mod simd;
 pub mod unit;

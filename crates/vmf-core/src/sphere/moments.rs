@@ -5,10 +5,8 @@
 //! Cov w = s_par mu mu^T + s_perp (I - mu mu^T)       s_par = A'(kappa),  s_perp = A / kappa
 //! ```
 
-use crate::{
-    Sphere,
-    bessel::{self, Ratio},
-};
+use super::Sphere;
+use crate::bessel::{self, Ratio};
 
 impl Sphere {
     /// `A`, `1 - A` and `A'` in one evaluation.

@@ -11,10 +11,10 @@ use rand_distr::{Exp1, Gamma, StandardNormal, StandardUniform};
 
 use crate::{
     Sphere,
-    distribution::{dot, norm},
+    linalg::{dot, norm},
 };
 
-/// What does not change from draw to draw.
+/// The quantities that do not change from draw to draw.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sampler {
     kappa: f64,
@@ -53,7 +53,7 @@ impl Sampler {
         w.iter_mut()
             .zip(mu)
             .for_each(|(coordinate, mu)| *coordinate = radius * *coordinate + height * mu);
-        // What rounding left along mu would show in the norm of a tight draw.
+        // Rounding leaves a small component along mu, which would show in the norm of a tight draw.
         let norm = norm(w);
         w.iter_mut().for_each(|coordinate| *coordinate /= norm);
     }

@@ -13,7 +13,7 @@
 //! Each direction of the link is here in three forms: exact, the paper's approximation, and a
 //! closed form of ours that costs as little as the paper's and is accurate to `1/(D-1)` everywhere.
 
-use crate::Sphere;
+use super::Sphere;
 
 /// The expected cosine between a sampled direction and the mean direction, read off `sigma_eff`:
 /// `A = 1 / sqrt(1 + sigma_eff^2)`.

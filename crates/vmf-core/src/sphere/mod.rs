@@ -1,5 +1,14 @@
 //! The unit sphere in `D` dimensions, on which the directions of a layer's weights live.
 
+mod asymptotes;
+mod double;
+mod kl;
+mod kl_approx;
+mod link;
+mod moments;
+
+pub use link::expected_cosine;
+
 use crate::Error;
 
 /// The unit sphere `S^(D-1)`: a dimension that was checked once, and the functions of the von

@@ -1,12 +1,9 @@
-//! Normalizer, entropy, and Kullback-Leibler divergence to the uniform distribution.
+//! The Kullback-Leibler divergence (KL) from the uniform prior, the normalizer and the entropy.
 
 use std::f64::consts::{LN_2, PI};
 
-use crate::{
-    Sphere,
-    bessel::{debye, legendre},
-    double::Double,
-};
+use super::{Sphere, double::Double};
+use crate::bessel::{debye, legendre};
 
 /// `ln 2 pi` to 32 digits.
 const LN_2_PI: Double = Double { hi: 1.837_877_066_409_345_3, lo: 1.4447872176368647e-16 };
@@ -24,16 +21,15 @@ impl Sphere {
         LN_2 + half * PI.ln() - libm::lgamma(half)
     }
 
-    /// The exact divergence from the uniform prior,
-    /// `KL = kappa A + ln C_D(kappa) + ln Area(S^(D-1))`, in nats.
+    /// The exact KL from the uniform prior, in nats:
+    /// `KL = kappa A + ln C_D(kappa) + ln Area(S^(D-1))`.
     ///
-    /// The paper subtracts `ln Area`; with that sign the divergence would not vanish at `kappa = 0`
-    /// (see [`Sphere::kl_with_printed_sign`]).
+    /// The paper subtracts `ln Area`; with that sign the KL would not vanish at `kappa = 0` (see
+    /// [`Sphere::kl_with_printed_sign`]).
     ///
-    /// The three terms grow like `D ln D` while their sum starts at `kappa^2 / (2D)`. They are not
-    /// formed: the divergence is `kappa A - ln H`, with `H = Gamma(nu+1) (2/kappa)^nu
-    /// I_nu(kappa)` and `nu = D/2 - 1`, and that difference is evaluated as a sum of small
-    /// terms.
+    /// The three terms grow like `D ln D` while their sum starts at `kappa^2 / (2D)`, so they are
+    /// never formed. The KL is `kappa A - ln H` with `H = Gamma(nu+1) (2/kappa)^nu I_nu(kappa)` and
+    /// `nu = D/2 - 1`, and that difference is evaluated as a sum of small terms.
     ///
     /// ```
     /// let sphere = vmf_core::Sphere::new(100)?;

@@ -1,11 +1,17 @@
 //! The von Mises-Fisher distribution as an object: a mean direction and a concentration.
 
+mod sampler;
+
 use rand::{Rng, distr::Distribution};
 
-use crate::{Error, Sphere, sampler::Sampler};
+use crate::{
+    Error, Sphere,
+    linalg::{dot, norm},
+};
+use sampler::Sampler;
 
-/// A mean direction may be this far from unit norm (a direction stored in single precision is); it
-/// is divided by its norm on the way in.
+/// How far the norm of a mean direction may be from one, so that a direction stored in single
+/// precision is accepted. The constructor divides the direction by its norm.
 const NORM_TOLERANCE: f64 = 1e-6;
 
 /// The von Mises-Fisher distribution `q(w) = C_D(kappa) exp(kappa mu.w)` on the unit sphere.
@@ -60,8 +66,8 @@ impl VonMisesFisher {
     ///
     /// # Errors
     /// When there are no rows, the length is not a multiple of `dim`, a row is not a finite unit
-    /// vector, the rows cancel (every direction fits as well), or they coincide (no finite
-    /// concentration is the best).
+    /// vector, the rows cancel (every mean direction fits equally well), or they coincide
+    /// (the likelihood grows without bound in the concentration).
     ///
     /// # Source
     /// A. Banerjee, I. S. Dhillon, J. Ghosh and S. Sra, *Clustering on the unit hypersphere using
@@ -84,7 +90,7 @@ impl VonMisesFisher {
         }
         mean.iter_mut().for_each(|sum| *sum /= count);
         let resultant = norm(&mean);
-        // Rounding alone leaves a resultant of this size, in either direction.
+        // Observations that cancel or coincide exactly give 0 or 1 only up to this rounding error.
         let rounding = f64::EPSILON * (dim as f64).sqrt();
         if resultant <= rounding {
             return Err(Error::NoMeanDirection { resultant });
@@ -149,12 +155,12 @@ impl VonMisesFisher {
         self.sphere.entropy(self.kappa)
     }
 
-    /// The divergence from the uniform distribution, in nats.
+    /// The KL from the uniform distribution, in nats.
     pub fn kl_to_uniform(&self) -> f64 {
         self.sphere.kl(self.kappa)
     }
 
-    /// The divergence from another von Mises-Fisher distribution, in nats:
+    /// The KL from another von Mises-Fisher distribution, in nats:
     /// `KL(q|p) = (kappa_q - kappa_p mu_p.mu_q) A_q + ln C(kappa_q) - ln C(kappa_p)`.
     pub fn kl(&self, other: &Self) -> Result<f64, Error> {
         self.check_length("the other distribution", other.mean_direction.len())?;
@@ -186,14 +192,6 @@ impl Distribution<Vec<f64>> for VonMisesFisher {
         self.sampler.fill(rng, &self.mean_direction, &mut w);
         w
     }
-}
-
-pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-pub(crate) fn norm(x: &[f64]) -> f64 {
-    dot(x, x).sqrt()
 }
 
 /// The norm of a vector that should have norm one.
