@@ -13,7 +13,7 @@ pub use bn_noise::{Statistics, bn_noise, bn_noise_config, bn_noise_eval};
 pub use conv2d::{FusedConv2d, conv2d};
 pub use pool::{avg_pool2d, max_pool2d};
 pub use reference::{bn_noise_eval_reference, bn_noise_reference, noise_tensor};
-pub use vmf_kernels::bn_noise::Config;
+pub use vmf_kernels::bn_noise::Config as BnNoiseConfig;
 pub use vmf_kernels::noise::{Noise, NoiseKey};
 
 pub(crate) use layout::Images;
