@@ -1,6 +1,7 @@
-//! What can go wrong, in words that say what to do about it.
+//! What can go wrong. Each message says what to do about it.
 
 use candle_core::DType;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 /// The result of an operation that is not a plain Candle computation.
@@ -82,12 +83,12 @@ pub enum Error {
 
     /// A checkpoint was written by a version of the format that this version cannot read.
     #[error(
-        "the checkpoint has format version {found}; this version of vmf-candle reads {supported}"
+        "the checkpoint has format version {found}; this version of vmf-candle reads 1 to {supported}"
     )]
     Version {
         /// The version in the file.
         found: u64,
-        /// The version this crate reads.
+        /// The newest version that this crate reads.
         supported: u64,
     },
 
@@ -129,6 +130,39 @@ pub enum Error {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] vmf_kernels::bn_noise::cuda::Error),
+}
+
+impl Error {
+    pub(crate) fn setting(
+        name: &'static str,
+        value: impl Display,
+        requirement: &'static str,
+    ) -> Self {
+        Self::Setting { name, value: value.to_string(), requirement }
+    }
+
+    pub(crate) fn shape(what: impl Display, reason: impl Into<String>) -> Self {
+        Self::Shape { what: what.to_string(), reason: reason.into() }
+    }
+}
+
+/// Refuses a setting that is not valid.
+pub(crate) fn check_setting(
+    valid: bool,
+    name: &'static str,
+    value: impl Display,
+    requirement: &'static str,
+) -> Result<()> {
+    if valid { Ok(()) } else { Err(Error::setting(name, value, requirement)) }
+}
+
+/// Refuses a tensor whose shape is not valid. The reason is made only where it is needed.
+pub(crate) fn check_shape(
+    valid: bool,
+    what: impl Display,
+    reason: impl FnOnce() -> String,
+) -> Result<()> {
+    if valid { Ok(()) } else { Err(Error::shape(what, reason())) }
 }
 
 impl From<Error> for candle_core::Error {

@@ -1,22 +1,22 @@
 //! Predictions and their uncertainty.
 //!
 //! The predictive distribution is the mean over Monte Carlo samples, `p = 1/K sum_k p_k`. Its
-//! entropy is the total uncertainty; the mean entropy of the samples is the part that data of this
-//! kind always leaves open; their difference, the mutual information between label and weights, is
-//! the part that comes from not knowing the weights.
+//! entropy is the total uncertainty. The mean entropy of the samples is the part that more data of
+//! the same kind would not remove. Their difference, the mutual information between label and
+//! weights, is the part that comes from not knowing the weights.
 
-use crate::error::Error;
-use crate::loss::log_softmax;
+use crate::dtype::stable_dtype;
+use crate::error::{check_setting, check_shape};
 use crate::pass::{Forward, Pass};
-use crate::sigma::stable_dtype;
+use crate::train::log_softmax;
 use candle_core::{D, Result, Tensor};
 
 /// Which passes make a prediction.
 ///
 /// ```
-/// use vmf_candle::Samples;
-/// let quick = Samples::mean();
-/// let honest = Samples::monte_carlo(16, 42);
+/// use vmf_candle::prelude::*;
+/// let deterministic = Samples::mean();
+/// let monte_carlo = Samples::monte_carlo(16, 42);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Samples {
@@ -30,21 +30,22 @@ struct Draw {
     count: u32,
 }
 
-/// How Monte Carlo samples are run. The noise, and so the result to rounding, is the same.
+/// How Monte Carlo samples are run. The noise is the same in each way, and so is the result up to
+/// rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Folding {
-    /// As many samples in a pass as keep it at a few hundred rows: small batches fold, large ones
-    /// loop.
+    /// Folds as many samples into a pass as keep it at a few hundred rows: small batches fold,
+    /// large ones loop.
     #[default]
     Automatic,
-    /// One pass a sample: the least memory.
+    /// One pass per sample, which takes the least memory.
     Loop,
     /// All samples in one pass.
     Fold,
 }
 
-/// Rows in a pass up to which [`Folding::Automatic`] folds. Beyond a few hundred rows a matrix
-/// product runs at full speed, and more of them cost memory and gain nothing.
+/// The number of rows in a pass up to which [`Folding::Automatic`] folds. A matrix product of a few
+/// hundred rows runs at full speed, so that more rows only cost memory.
 const FOLDED_ROWS: usize = 256;
 
 impl Samples {
@@ -58,12 +59,12 @@ impl Samples {
         Self { draw: Some(Draw { seed, count }), folding: Folding::Automatic }
     }
 
-    /// The same, run in this way.
+    /// Sets how the samples are run.
     pub fn folding(self, folding: Folding) -> Self {
         Self { folding, ..self }
     }
 
-    /// Runs the model once a sample and hands each output to `visit`.
+    /// Runs the model and passes the output of each sample to `visit`.
     fn run<M: Forward + ?Sized>(
         &self,
         model: &M,
@@ -74,13 +75,8 @@ impl Samples {
         let Some(Draw { seed, count }) = self.draw else {
             return visit(output(model, xs, &Pass::mean())?);
         };
-        if count == 0 {
-            Err(Error::Setting {
-                name: "the number of Monte Carlo samples",
-                value: "0".into(),
-                requirement: "it must be at least 1",
-            })?
-        }
+        let requirement = "it must be at least 1";
+        check_setting(count > 0, "the number of Monte Carlo samples", count, requirement)?;
         let rows = xs.dim(0)?;
         let together = match self.folding {
             Folding::Loop => 1,
@@ -103,15 +99,12 @@ impl Samples {
 fn output<M: Forward + ?Sized>(model: &M, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
     let output = model.forward(xs, pass)?.detach();
     let rows = xs.dim(0)?;
-    if output.dims().first() != Some(&rows) {
-        Err(Error::Shape {
-            what: "prediction".into(),
-            reason: format!(
-                "the model made {:?} of {rows} examples: it must keep examples along the first dimension",
-                output.dims()
-            ),
-        })?
-    }
+    check_shape(output.dims().first() == Some(&rows), "prediction", || {
+        let dims = output.dims();
+        format!(
+            "the model made {dims:?} of {rows} examples, which must stay along the first dimension"
+        )
+    })?;
     output.to_dtype(stable_dtype(output.dtype()))
 }
 
@@ -124,11 +117,13 @@ pub struct Prediction {
     /// Standard deviation of each class's probability between samples (N, classes); 0 for a single
     /// pass.
     pub deviation: Tensor,
-    /// Entropy of the predictive distribution (N): all of the uncertainty.
+    /// Entropy of the predictive distribution (N): the total uncertainty.
     pub entropy: Tensor,
-    /// Mean entropy of the samples (N): what would stay open if the weights were known.
+    /// Mean entropy of the samples (N): the uncertainty that would remain if the weights were
+    /// known.
     pub expected_entropy: Tensor,
-    /// Their difference (N): what comes from not knowing the weights; 0 for a single pass.
+    /// Their difference (N): the uncertainty that comes from not knowing the weights; 0 for a
+    /// single pass.
     pub mutual_information: Tensor,
 }
 
@@ -142,8 +137,8 @@ pub fn predict<M: Forward + ?Sized>(
     predict_batch(model, xs, samples, 0)
 }
 
-/// Predictions for a stream of batches, one at a time: memory does not grow with the data set. Each
-/// batch has noise of its own.
+/// Predictions for a stream of batches, one at a time, so that memory does not grow with the data
+/// set. Each batch has its own noise.
 pub fn predict_stream<'a, M, I>(
     model: &'a M,
     batches: I,
@@ -165,8 +160,8 @@ fn predict_batch<M: Forward + ?Sized>(
     samples: Samples,
     batch: u32,
 ) -> Result<Prediction> {
-    let mut probs = Moments::default();
-    let mut entropies = Moments::default();
+    let mut probs = Welford::default();
+    let mut entropies = Welford::default();
     samples.run(model, xs, batch, |logits| {
         let (_rows, _classes) = logits.dims2()?;
         let log_probs = log_softmax(&logits)?;
@@ -176,7 +171,7 @@ fn predict_batch<M: Forward + ?Sized>(
     })?;
     let deviation = probs.deviation()?;
     let probs = probs.mean()?;
-    // 0 ln 0 = 0: the smallest positive number stands in for the argument of the logarithm.
+    // 0 ln 0 is 0: the logarithm is taken of the smallest positive number instead of 0.
     let entropy =
         (&probs * probs.maximum(f64::from(f32::MIN_POSITIVE))?.log()?)?.sum(D::Minus1)?.neg()?;
     let expected_entropy = entropies.mean()?;
@@ -195,8 +190,8 @@ fn predict_batch<M: Forward + ?Sized>(
 pub struct Values {
     /// The mean over samples, in the shape of the model's output.
     pub mean: Tensor,
-    /// The standard deviation between samples: what comes from not knowing the weights. The noise
-    /// of the observations comes on top.
+    /// The standard deviation between samples, which comes from not knowing the weights. It does
+    /// not include the noise of the observations.
     pub deviation: Tensor,
 }
 
@@ -206,19 +201,19 @@ pub fn predict_values<M: Forward + ?Sized>(
     xs: &Tensor,
     samples: Samples,
 ) -> Result<Values> {
-    let mut values = Moments::default();
+    let mut values = Welford::default();
     samples.run(model, xs, 0, |output| values.add(&output))?;
     Ok(Values { deviation: values.deviation()?, mean: values.mean()? })
 }
 
 /// Mean and variance of a stream of tensors (Welford 1962).
 #[derive(Default)]
-struct Moments {
+struct Welford {
     count: usize,
     sums: Option<(Tensor, Tensor)>,
 }
 
-impl Moments {
+impl Welford {
     fn add(&mut self, value: &Tensor) -> Result<()> {
         self.count += 1;
         self.sums = Some(match self.sums.take() {
@@ -249,16 +244,16 @@ impl Moments {
 }
 
 /// Measures the statistics of the mean pass: runs the model over batches of training inputs with
-/// noise off, and averages each normalization's statistics over them.
+/// noise off, and averages each normalization's statistics over them. Returns the number of
+/// batches.
 ///
-/// Statistics collected in training belong to noisy activations and serve Monte Carlo passes;
-/// without noise the activations of all but the first layer are narrower. Run this at the end of
-/// training, before `Pass::mean()` is used: a few thousand examples are enough. Returns the number
-/// of batches.
+/// The statistics that training collects belong to noisy activations and serve Monte Carlo passes.
+/// Without noise the activations of all layers but the first have a smaller variance. So call this
+/// at the end of training, before `Pass::mean()` is used. A few thousand examples are enough.
 ///
-/// Those of Monte Carlo passes are left alone: they are an average over about the last ten batches
-/// of training, which is as good as the weights stood still by then. Let the learning rate fall to
-/// zero, or run some batches with `Pass::train` and no step of the optimizer.
+/// The statistics of Monte Carlo passes do not change. They are an average over about the last ten
+/// batches of training, and fit only if the weights hardly moved during those. Let the learning
+/// rate fall to zero, or run some batches with `Pass::train` without a step of the optimizer.
 pub fn reestimate<M: Forward + ?Sized>(
     model: &M,
     batches: impl IntoIterator<Item = Result<Tensor>>,
@@ -268,13 +263,8 @@ pub fn reestimate<M: Forward + ?Sized>(
         model.forward(&xs?, &Pass::estimate(batch as u32))?;
         seen = batch + 1;
     }
-    if seen == 0 {
-        Err(Error::Setting {
-            name: "the number of batches to re-estimate statistics from",
-            value: "0".into(),
-            requirement: "it must be at least 1",
-        })?
-    }
+    let name = "the number of batches to re-estimate statistics from";
+    check_setting(seen > 0, name, seen, "it must be at least 1")?;
     Ok(seen)
 }
 
@@ -284,8 +274,8 @@ mod tests {
     use candle_core::{DType, Device};
     use std::cell::Cell;
 
-    /// A model whose samples are known: logits `ln [a, 1 - a]` with a from a list, one after the
-    /// other.
+    /// A model whose samples are known: the k-th pass gives the logits `ln [a, 1 - a]` with the
+    /// k-th a of a list.
     fn scripted(script: &[f64]) -> impl Fn(&Tensor, &Pass) -> Result<Tensor> + '_ {
         let next = Cell::new(0);
         move |xs: &Tensor, _: &Pass| {

@@ -13,9 +13,8 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarMap};
 use serde::Serialize;
 use std::fmt;
-use vmf_candle::{
-    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, backward, cross_entropy, seeded,
-};
+use vmf_candle::train::backward;
+use vmf_candle::{Adam, AdamConfig, Elbo, Forward, Pass, Posterior, cross_entropy, seeded};
 use vmf_kernels::simd::Isa;
 
 /// Images in CIFAR-10's training set.

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use candle_core::Device;
-use vmf_candle::{Forward, Samples, predict_stream, reestimate};
+use vmf_candle::predict::predict_stream;
+use vmf_candle::{Forward, Samples, reestimate};
 use vmf_core::metrics::{PROBABILITY_FLOOR, Predictions};
 
 use crate::data::Dataset;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarMap;
 use sha2::{Digest, Sha256};
-use vmf_candle::{Checkpoint, Posterior, Progress, Summary, seeded};
+use vmf_candle::posterior::Summary;
+use vmf_candle::{Checkpoint, Posterior, Progress, seeded};
 
 use crate::data::{self, Dataset};
 use crate::model::Vgg;

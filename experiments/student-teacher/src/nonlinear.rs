@@ -152,7 +152,7 @@ pub fn teach(
             }),
             step: settings.steps.into(),
             seed,
-            metrics: serde_json::to_value(learned)?,
+            state: serde_json::to_value(learned)?,
             ..Progress::default()
         };
         Checkpoint::capture(&vars, &posterior, None, progress)?.save(path)?;

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 use lab::{Cell, Table, say};
 use serde_json::Value;
-use vmf_candle::{Checkpoint, Thresholds};
+use vmf_candle::Checkpoint;
+use vmf_candle::posterior::Thresholds;
 
 /// Prints where training stood and what each layer has learned.
 pub fn show(path: &Path) -> Result<()> {
@@ -20,7 +21,7 @@ pub fn show(path: &Path) -> Result<()> {
         progress.step,
         progress.seed
     )?;
-    for (name, value) in [("config", &progress.config), ("metrics", &progress.metrics)] {
+    for (name, value) in [("config", &progress.config), ("state", &progress.state)] {
         if !value.is_null() {
             say!("\n{name}")?;
             print_entries(value)?;

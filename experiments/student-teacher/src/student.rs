@@ -84,7 +84,7 @@ impl Student {
                 }),
                 step: settings.steps.into(),
                 seed,
-                metrics: serde_json::to_value(learned)?,
+                state: serde_json::to_value(learned)?,
                 ..Progress::default()
             };
             Checkpoint::capture(&student.vars, &student.posterior, None, progress)?.save(path)?;

@@ -94,6 +94,16 @@ impl Unit {
         &self.conv
     }
 
+    /// The normalization, noise and activation behind it.
+    pub fn norm(&self) -> &bn_noise::Config {
+        &self.norm
+    }
+
+    /// The pooling at its end, if there is one.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
+    }
+
     /// Elements of the convolution u.
     pub fn conv_len(&self) -> usize {
         self.conv.shape().output_len()

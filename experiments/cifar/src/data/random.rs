@@ -4,7 +4,7 @@
 //! each is drawn from a counter-based generator by seed, purpose, epoch and index. So nothing has
 //! to be saved to continue a run, and neither threads nor the order of work can change a result.
 
-use vmf_candle::stream_of;
+use vmf_candle::posterior::stream_of;
 use vmf_kernels::noise::philox4x32_10;
 
 /// The random numbers of one purpose in one epoch.

@@ -12,7 +12,7 @@
 use candle_core::{DType, Result, Tensor};
 use plot::linspace;
 use serde::{Deserialize, Serialize};
-use vmf_candle::stream_of;
+use vmf_candle::posterior::stream_of;
 use vmf_kernels::noise::{NoiseKey, normal};
 
 /// How far a coordinate goes.

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use lab::OutDir;
 use serde::{Deserialize, Serialize};
-use vmf_candle::LayerSummary;
+use vmf_candle::posterior::LayerSummary;
 
 use crate::data::Dataset;
 use crate::data::batches::{Batches, Plan};

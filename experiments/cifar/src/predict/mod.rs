@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use candle_core::{Device, Tensor};
 use serde::Serialize;
-use vmf_candle::{Prediction, Samples, predict};
+use vmf_candle::Samples;
+use vmf_candle::predict::{Prediction, predict};
 
 use crate::device;
 use crate::trained::Trained;

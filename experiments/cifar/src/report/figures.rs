@@ -1,7 +1,7 @@
 //! The figures of a report.
 
 use plot::{Axis, Color, Dash, Figure, Heatmap, Legend, Marker, Panel, ReliabilityBin, Series};
-use vmf_candle::Summary;
+use vmf_candle::posterior::Summary;
 
 use crate::eval::results::{Quality, Tempered};
 use crate::run::{Record, Scores};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use lab::{Report, Section, Table};
 use serde_json::Value;
-use vmf_candle::{Summary, Thresholds};
+use vmf_candle::posterior::{Summary, Thresholds};
 
 use crate::data::Dataset;
 use crate::eval::results::{Evaluation, Way};

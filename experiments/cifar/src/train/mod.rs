@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
-use vmf_candle::{Collapse, Thresholds};
+use vmf_candle::posterior::{Collapse, Thresholds};
 
 pub use estimate::seconds as estimated_seconds;
 pub use show::duration;

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
+use vmf_candle::posterior::Summary;
 use vmf_candle::{
-    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, Summary, cross_entropy,
-    seeded,
+    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, cross_entropy, seeded,
 };
 
 use crate::data::Dataset;
@@ -244,7 +244,7 @@ impl Trainer {
             epoch: self.epoch.into(),
             step: self.step.into(),
             seed: self.settings.seed,
-            metrics: serde_json::to_value(&self.state)?,
+            state: serde_json::to_value(&self.state)?,
         };
         let checkpoint =
             Checkpoint::capture(&self.vars, &self.posterior, Some(&self.adam), progress)?;
@@ -261,8 +261,7 @@ impl Trainer {
             path.display()
         );
         let damaged = || format!("{} holds no state of training", path.display());
-        let state: State =
-            serde_json::from_value(progress.metrics.clone()).with_context(damaged)?;
+        let state: State = serde_json::from_value(progress.state.clone()).with_context(damaged)?;
         let epoch = u32::try_from(progress.epoch).with_context(damaged)?;
         let step = u32::try_from(progress.step).with_context(damaged)?;
         checkpoint.restore(&self.vars, Some(&mut self.adam))?;

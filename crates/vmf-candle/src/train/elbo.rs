@@ -4,11 +4,11 @@
 //! loss = mean NLL over the batch + beta / N * sum over layers of M_l KL(sigma_l, D_l),     N = size of the training set
 //! ```
 //!
-//! The evidence lower bound holds the KL once for the whole data set. A loss that is a mean over a
-//! batch must therefore count it with weight 1 / N, not 1 and not 1 / batch: the commonest mistake
-//! with Bayesian networks.
+//! The evidence lower bound contains the KL once for the whole data set. A loss that is a mean over
+//! a batch must therefore weight it by 1 / N. Weighting it by 1, or by 1 / batch, is the most
+//! common mistake with Bayesian networks.
 
-use crate::error::Error;
+use crate::error::{check_setting, check_shape};
 use crate::posterior::Posterior;
 use candle_core::{Result, Tensor};
 
@@ -19,7 +19,7 @@ pub struct Elbo {
     beta: f64,
 }
 
-/// A loss, and what it is made of.
+/// A loss and its two terms.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Loss {
@@ -35,13 +35,13 @@ pub struct Loss {
 impl Elbo {
     /// The objective for a training set of this many examples, with `beta = 1`.
     ///
-    /// In a convolutional network count images, not pixels, if the likelihood has one term per
-    /// image.
+    /// A training set of images has as many examples as images, not pixels, if the likelihood has
+    /// one term per image.
     pub fn new(train_len: usize) -> Self {
         Self { train_len, beta: 1.0 }
     }
 
-    /// The same with this weight on the KL; 1 is the evidence lower bound, 0 is maximum likelihood.
+    /// Sets the weight of the KL: 1 is the evidence lower bound, 0 is maximum likelihood.
     pub fn beta(self, beta: f64) -> Self {
         Self { beta, ..self }
     }
@@ -51,31 +51,15 @@ impl Elbo {
     /// `posterior` is the one that the layers were built with. An empty one has a KL of 0: maximum
     /// likelihood.
     pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
-        if self.train_len == 0 {
-            Err(Error::Setting {
-                name: "the size of the training set",
-                value: "0".into(),
-                requirement: "it must be positive",
-            })?
-        }
-        if !(self.beta >= 0.0 && self.beta.is_finite()) {
-            Err(Error::Setting {
-                name: "beta",
-                value: self.beta.to_string(),
-                requirement: "it must be finite and not negative",
-            })?
-        }
-        if mean_nll.rank() != 0 {
-            Err(Error::Shape {
-                what: "the negative log-likelihood".into(),
-                reason: format!(
-                    "expected a scalar, the mean over the batch, not {:?}",
-                    mean_nll.dims()
-                ),
-            })?
-        }
+        let Self { train_len, beta } = *self;
+        check_setting(train_len > 0, "the size of the training set", 0, "it must be positive")?;
+        let valid = beta >= 0.0 && beta.is_finite();
+        check_setting(valid, "beta", beta, "it must be finite and not negative")?;
+        check_shape(mean_nll.rank() == 0, "the negative log-likelihood", || {
+            format!("expected a scalar, the mean over the batch, not {:?}", mean_nll.dims())
+        })?;
         let kl = posterior.kl()?;
-        let scaled = (&kl * (self.beta / self.train_len as f64))?
+        let scaled = (&kl * (beta / train_len as f64))?
             .to_dtype(mean_nll.dtype())?
             .to_device(mean_nll.device())?;
         Ok(Loss { total: (mean_nll + scaled)?, nll: mean_nll.clone(), kl })

@@ -1,10 +1,15 @@
-//! Giving named values to the variables of a model: all of them, or none.
+//! The variables of a model by name.
 
 use crate::error::{Error, Result};
-use crate::init::lock;
 use candle_core::{Tensor, Var};
 use candle_nn::VarMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{MutexGuard, PoisonError};
+
+/// The variables of a map by name, even if a thread panicked while it held the lock.
+pub(crate) fn lock(vars: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
+    vars.data().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Checks that `tensors` has exactly the variables of the model, with their shapes and dtypes.
 pub(crate) fn check(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
@@ -25,17 +30,14 @@ pub(crate) fn check(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result
             )));
         }
     }
-    let mut missing: Vec<&String> =
-        vars.keys().filter(|name| !tensors.contains_key(*name)).collect();
-    missing.sort();
-    match missing.first() {
+    match vars.keys().filter(|name| !tensors.contains_key(*name)).min() {
         Some(name) => Err(Error::Mismatch(format!("there is no value for {name:?}"))),
         None => Ok(()),
     }
 }
 
-/// Gives the variables their values. Nothing changes if [`check`] fails or a value cannot be
-/// brought to its device.
+/// Gives all variables their values, or none: nothing changes if [`check`] fails or a value cannot
+/// be moved to its device.
 pub(crate) fn assign(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     check(vars, tensors)?;
     let vars = lock(vars);

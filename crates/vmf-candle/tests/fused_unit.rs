@@ -1,20 +1,19 @@
-//! The fused unit of the CPU, in single precision, against the plain path in double precision,
-//! which is checked against finite differences: values, gradients and statistics, in every mode.
+//! The fused unit of the CPU in f32 against Candle's product and the node behind it in f64, which
+//! `gradients.rs` checks against finite differences: values, gradients and statistics, in every
+//! mode.
 
 mod common;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use common::{largest_difference, named, values, wave, weighted_sum};
-use vmf_candle::{
-    ConvStack, Forward, Pass, Posterior, VmfConfig, VmfConv2dConfig, WeightConstraint, seeded,
-    vmf_conv2d, vmf_linear,
-};
+use vmf_candle::layers::WeightConstraint;
+use vmf_candle::prelude::*;
 
 type Build = dyn Fn(&Posterior, VarBuilder) -> Result<Box<dyn Forward>>;
 
-/// Every number that a pass makes, by name: the output, the gradients of all variables and of the
-/// input, and what became of the variables (statistics move).
+/// All numbers that a pass computes, by name: the output, the gradients with respect to all
+/// variables and the input, and the variables afterwards (a pass updates statistics).
 fn run(
     build: &Build,
     dtype: DType,
@@ -23,7 +22,7 @@ fn run(
 ) -> Result<Vec<(String, Vec<f64>)>> {
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let model = build(&posterior, seeded(&vars, 5, dtype, &Device::Cpu))?;
-    // Running statistics that are neither 0 nor 1, so that using the wrong ones shows.
+    // All running statistics differ, so that using the wrong ones shows.
     for (name, var) in named(&vars) {
         if name.contains("running_") || name.contains("noise_free_") {
             let shift = if name.contains("running_") { 0.3 } else { 0.6 };
@@ -52,20 +51,20 @@ fn compare(what: &str, shape: &[usize], build: &Build) -> Result<()> {
         ("sample", Pass::folded(3, 1, 2).at_batch(4)),
         ("estimate", Pass::estimate(2)),
     ] {
-        let fast = run(build, DType::F32, shape, &pass)?;
+        let fused = run(build, DType::F32, shape, &pass)?;
         let plain = run(build, DType::F64, shape, &pass)?;
-        assert_eq!(fast.len(), plain.len(), "{what}, {mode}");
-        for ((name, fast), (expected, plain)) in fast.iter().zip(&plain) {
+        assert_eq!(fused.len(), plain.len(), "{what}, {mode}");
+        for ((name, fused), (expected, plain)) in fused.iter().zip(&plain) {
             assert_eq!(name, expected);
             let scale = plain.iter().fold(1.0, |max: f64, v| max.max(v.abs()));
-            let difference = largest_difference(fast, plain) / scale;
+            let difference = largest_difference(fused, plain) / scale;
             assert!(difference < 2e-4, "{what}, {mode}: {name} differs by {difference:e}");
         }
     }
     Ok(())
 }
 
-fn conv(config: VmfConv2dConfig) -> impl Fn(&Posterior, VarBuilder) -> Result<Box<dyn Forward>> {
+fn conv(config: VmfConfig) -> impl Fn(&Posterior, VarBuilder) -> Result<Box<dyn Forward>> {
     move |posterior, vb| {
         let layer = vmf_conv2d(4, 6, 3, config.clone(), posterior, vb.pp("layer"))?;
         Ok(Box::new(layer))
@@ -78,11 +77,11 @@ fn convolutions() -> Result<()> {
     let shape = [4, 4, 9, 6];
     compare("plain", &shape, &conv(unit().padding(1)))?;
     compare("relu", &shape, &conv(unit().relu().padding(1)))?;
-    compare("groups of sigma", &shape, &conv(unit().relu().groups(3).padding(1)))?;
+    compare("sigma groups", &shape, &conv(unit().relu().sigma_groups(3).padding(1)))?;
     compare("affine", &shape, &conv(unit().relu().affine().padding(1)))?;
     compare("stride", &shape, &conv(unit().relu().padding(1).stride(2)))?;
     compare("dilation", &shape, &conv(unit().padding(2).dilation(2)))?;
-    compare("channel groups", &shape, &conv(unit().relu().padding(1).channel_groups(2)))?;
+    compare("groups", &shape, &conv(unit().relu().padding(1).groups(2)))?;
     let constraint = WeightConstraint::WeightNorm { gain: 1.3 };
     compare("weight norm", &shape, &conv(unit().constraint(constraint).padding(1)))
 }
@@ -98,7 +97,7 @@ fn linear_layers() -> Result<()> {
     Ok(())
 }
 
-/// A chain is its layers one by one, with and without poolings that can be fused.
+/// A chain with poolings that are fused, which those of affine units are not.
 #[test]
 fn stacks() -> Result<()> {
     for affine in [false, true] {
@@ -122,7 +121,7 @@ fn stacks() -> Result<()> {
     Ok(())
 }
 
-/// The gradient of the images is not computed where nobody asks for it, and nothing else changes.
+/// The gradient with respect to images is computed only if it is needed, and nothing else changes.
 #[test]
 fn a_plain_input_needs_no_gradient() -> Result<()> {
     let (vars, posterior) = (VarMap::new(), Posterior::new());

@@ -13,7 +13,7 @@ fn config() -> AdamConfig {
 #[test]
 fn is_pytorchs_adamw() -> Result<()> {
     let golden: serde_json::Value =
-        serde_json::from_str(include_str!("../../tests/golden/golden.json")).unwrap();
+        serde_json::from_str(include_str!("../../../tests/golden/golden.json")).unwrap();
     let w = Var::new(&[1f64, -2., 3.], &Device::Cpu)?;
     let c = Tensor::new(&[1f64, 0.5, -0.2], &Device::Cpu)?;
     let mut adam = Adam::new(vec![w.clone()], config())?;
@@ -29,7 +29,7 @@ fn is_pytorchs_adamw() -> Result<()> {
 #[test]
 fn stops_at_what_is_not_finite_and_names_it() -> Result<()> {
     let vars = VarMap::new();
-    let vb = crate::seeded(&vars, 0, DType::F32, &Device::Cpu);
+    let vb = crate::layers::seeded(&vars, 0, DType::F32, &Device::Cpu);
     let good = vb.get_with_hints(3, "good", candle_nn::Init::Const(1.0))?;
     let bad = vb.get_with_hints(3, "bad", candle_nn::Init::Const(0.0))?;
     let mut adam = Adam::for_model(&vars, &Posterior::new(), config())?;
@@ -90,9 +90,9 @@ fn refuses_settings_and_state_that_cannot_be_right() -> Result<()> {
 fn fused_and_plain_steps_agree() -> Result<()> {
     let run = |dtype: DType| -> Result<Vec<Vec<f64>>> {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
-        let vb = crate::seeded(&vars, 4, dtype, &Device::Cpu);
-        let unit = crate::VmfConfig::default().affine();
-        let layer = crate::vmf_linear(5, 3, unit, &posterior, vb.pp("layer"))?;
+        let vb = crate::layers::seeded(&vars, 4, dtype, &Device::Cpu);
+        let unit = crate::layers::VmfConfig::default().affine();
+        let layer = crate::layers::vmf_linear(5, 3, unit, &posterior, vb.pp("layer"))?;
         let mut adam = Adam::for_model(&vars, &posterior, config())?;
         let xs: Vec<f64> = (0..40).map(|i| (1.3 * f64::from(i)).sin()).collect();
         let xs = Tensor::from_vec(xs, (8, 5), &Device::Cpu)?.to_dtype(dtype)?;

@@ -9,47 +9,48 @@
 //! A weight under the sphere constraint loses the radial part of its gradient first, `g <- g - (g .
 //! w) w`, and its rows are put back to unit length afterwards.
 
-mod state;
+mod moments;
 
-pub use state::Moments;
+pub use moments::Moments;
 
-use crate::backward::backward;
-use crate::error::Error;
-use crate::init::lock;
+use super::backward;
+use crate::dtype::stable_dtype;
+use crate::error::{Error, check_setting};
 use crate::posterior::Posterior;
-use crate::sigma::stable_dtype;
+use crate::vars::lock;
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, Var};
 use candle_nn::{Optimizer, VarMap};
-use state::{Rule, State};
+use moments::State;
+use vmf_kernels::adam as kernel;
 
 /// The settings of [`Adam`].
 ///
 /// The default learning rates are the paper's, 1e-4 for weights and 2e-2 for noise, meant for 200
-/// epochs of CIFAR-10. A short training wants more for its weights, and an end at zero, so that
-/// running statistics settle:
+/// epochs of CIFAR-10. A short training needs a higher rate for its weights, and a schedule that
+/// ends at zero so that running statistics settle:
 ///
 /// ```
-/// # use vmf_candle::{AdamConfig, Schedule};
+/// # use vmf_candle::prelude::*;
 /// let config = AdamConfig { lr: 1e-3, ..Default::default() };
 /// let lr = Schedule::cosine(1e-3, 0.0, 20.0); // in each epoch: adam.set_learning_rate(lr.at(epoch))
 /// # assert!(lr.at(20.0) < 1e-9);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamConfig {
-    /// Learning rate of weights and all that is not noise.
+    /// Learning rate of every parameter that is not noise.
     pub lr: f64,
-    /// Learning rate of the noise parameters, which are few and must travel far.
+    /// Learning rate of the noise parameters, which move further than weights do.
     pub noise_lr: f64,
     /// Decay of the first moment.
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Keeps the denominator from zero.
+    /// Added to the denominator, so that it is not zero.
     pub eps: f64,
-    /// Decoupled weight decay of all that is neither noise nor on the sphere.
+    /// Decoupled weight decay of every parameter that is neither noise nor on the sphere.
     pub weight_decay: f64,
-    /// If set, gradients are scaled down so that their common Euclidean norm is at most this.
+    /// If set, gradients are scaled down so that their joint Euclidean norm is at most this.
     pub clip_norm: Option<f64>,
 }
 
@@ -80,30 +81,19 @@ impl AdamConfig {
             ("beta2", self.beta2, decay(self.beta2)),
         ];
         for (name, value, valid) in settings {
-            if !valid {
-                Err(Error::Setting {
-                    name,
-                    value: value.to_string(),
-                    requirement: "it must be finite and not negative, and a decay below 1",
-                })?
-            }
+            let requirement = "it must be finite and not negative, and a decay below 1";
+            check_setting(valid, name, value, requirement)?;
         }
-        if let Some(clip) = self.clip_norm
-            && (clip.is_nan() || clip <= 0.0)
-        {
-            Err(Error::Setting {
-                name: "the gradient norm to clip at",
-                value: clip.to_string(),
-                requirement: "it must be positive",
-            })?
+        if let Some(clip) = self.clip_norm {
+            check_setting(clip > 0.0, "the gradient norm to clip at", clip, "it must be positive")?;
         }
         Ok(())
     }
 }
 
-/// Which rules a parameter follows.
+/// The parameter groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Group {
     Base,
     Sphere,
     Noise,
@@ -113,25 +103,29 @@ enum Kind {
 struct Parameter {
     name: String,
     var: Var,
-    kind: Kind,
+    group: Group,
     state: Option<State>,
 }
 
 impl Parameter {
+    fn new(name: String, var: Var, group: Group) -> Self {
+        Self { name, var, group, state: None }
+    }
+
     fn step(&mut self, gradient: &Tensor, scale: f64, config: &AdamConfig) -> Result<()> {
-        let rule = Rule {
-            lr: match self.kind {
-                Kind::Noise => config.noise_lr,
-                Kind::Base | Kind::Sphere => config.lr,
-            },
+        let (lr, weight_decay) = match self.group {
+            Group::Base => (config.lr, config.weight_decay),
+            Group::Sphere => (config.lr, 0.0),
+            Group::Noise => (config.noise_lr, 0.0),
+        };
+        let row = self.var.elem_count() / self.var.dims().first().copied().unwrap_or(1).max(1);
+        let rule = kernel::AdamConfig {
+            lr,
             beta1: config.beta1,
             beta2: config.beta2,
             eps: config.eps,
-            weight_decay: match self.kind {
-                Kind::Base => config.weight_decay,
-                Kind::Sphere | Kind::Noise => 0.0,
-            },
-            sphere: self.kind == Kind::Sphere,
+            weight_decay,
+            sphere: (self.group == Group::Sphere).then_some(row),
         };
         let mut gradient = gradient.detach();
         if scale != 1.0 {
@@ -154,30 +148,27 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// Adam over every variable in `vars`, with those of the posterior in a group of their own and
-    /// weights kept on the sphere where the posterior says so. Frozen noise parameters are left
-    /// out; variables that receive no gradient, such as running statistics, are left alone.
+    /// Adam over every variable in `vars`. The posterior says which of them are noise parameters,
+    /// with a learning rate of their own, and which are weights to keep on the sphere. Frozen noise
+    /// parameters are left out; variables that receive no gradient, such as running statistics, do
+    /// not change.
     pub fn for_model(vars: &VarMap, posterior: &Posterior, config: AdamConfig) -> Result<Self> {
         config.check()?;
-        let (noise, frozen, sphere) =
-            (posterior.noise_ids(), posterior.frozen_ids(), posterior.sphere_ids());
+        let specs = posterior.specs();
+        let group = |var: &Var| {
+            let is = |tensor: &Tensor| tensor.id() == var.id();
+            if let Some(spec) = specs.iter().find(|spec| is(spec.sigma.variable())) {
+                return (!spec.sigma.config().frozen).then_some(Group::Noise);
+            }
+            let on_sphere = specs.iter().any(|spec| spec.sphere_weight.as_ref().is_some_and(is));
+            Some(if on_sphere { Group::Sphere } else { Group::Base })
+        };
         let mut parameters: Vec<Parameter> = lock(vars)
             .iter()
-            .filter(|(_, var)| var.dtype().is_float() && !frozen.contains(&var.id()))
-            .map(|(name, var)| Parameter {
-                name: name.clone(),
-                var: var.clone(),
-                kind: if noise.contains(&var.id()) {
-                    Kind::Noise
-                } else if sphere.contains(&var.id()) {
-                    Kind::Sphere
-                } else {
-                    Kind::Base
-                },
-                state: None,
-            })
+            .filter(|(_, var)| var.dtype().is_float())
+            .filter_map(|(name, var)| Some(Parameter::new(name.clone(), var.clone(), group(var)?)))
             .collect();
-        // The map has no order of its own, and sums of rounded numbers depend on theirs.
+        // The map has no fixed order, and the rounding of a sum depends on the order of its terms.
         parameters.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Self { config, parameters })
     }
@@ -187,13 +178,12 @@ impl Adam {
         &self.config
     }
 
-    /// The learning rate of the noise parameters.
+    /// Sets the learning rate of the noise parameters.
     pub fn set_noise_learning_rate(&mut self, lr: f64) {
         self.config.noise_lr = lr;
     }
 
-    /// What it remembers, by the name of the parameter, sorted. Parameters that have had no
-    /// gradient are not among them.
+    /// The moments of every parameter that has had a gradient, sorted by the parameter's name.
     pub fn state(&self) -> Result<Vec<(String, Moments)>> {
         self.parameters
             .iter()
@@ -202,8 +192,8 @@ impl Adam {
             .collect()
     }
 
-    /// Replaces what it remembers; parameters that are not named forget. Changes nothing if a name,
-    /// shape or dtype does not fit.
+    /// Replaces all moments. Parameters that are not named begin again at zero. Changes nothing if
+    /// a name, shape or dtype does not fit.
     pub fn load_state(&mut self, state: Vec<(String, Moments)>) -> crate::Result<()> {
         let mut placed = Vec::with_capacity(state.len());
         for (name, moments) in state {
@@ -235,8 +225,8 @@ impl Adam {
         Ok(())
     }
 
-    /// The factor that brings the gradients to the norm allowed. Fails on the first gradient that
-    /// is not finite.
+    /// The factor by which clipping scales the gradients. Fails on the first gradient that is not
+    /// finite.
     fn check_gradients(&self, grads: &GradStore) -> Result<f64> {
         let mut squares = 0.0;
         for parameter in &self.parameters {
@@ -259,24 +249,19 @@ impl Adam {
 impl Optimizer for Adam {
     type Config = AdamConfig;
 
-    /// Adam over a list of variables, all in the base group, named by their places in the list.
+    /// Adam over a list of variables, all in the base group, named by their positions in the list.
     fn new(vars: Vec<Var>, config: AdamConfig) -> Result<Self> {
         config.check()?;
         let parameters = vars
             .into_iter()
             .filter(|var| var.dtype().is_float())
             .enumerate()
-            .map(|(place, var)| Parameter {
-                name: format!("variable {place}"),
-                var,
-                kind: Kind::Base,
-                state: None,
-            })
+            .map(|(place, var)| Parameter::new(format!("variable {place}"), var, Group::Base))
             .collect();
         Ok(Self { config, parameters })
     }
 
-    /// Takes a step. If a gradient is NaN or infinite, names it and changes nothing.
+    /// Takes a step. If a gradient is NaN or infinite, the error names it and nothing changes.
     fn step(&mut self, grads: &GradStore) -> Result<()> {
         let scale = self.check_gradients(grads)?;
         for parameter in &mut self.parameters {
@@ -298,7 +283,7 @@ impl Optimizer for Adam {
     }
 
     /// Computes the gradients of `loss` and takes a step. If the loss or a gradient is NaN or
-    /// infinite, names it and changes nothing.
+    /// infinite, the error names it and nothing changes.
     fn backward_step(&mut self, loss: &Tensor) -> Result<()> {
         if sum_of_squares(loss)?.is_none() {
             Err(Error::NonFinite { what: "the loss".into() })?
@@ -320,8 +305,7 @@ fn sum_of_squares(tensor: &Tensor) -> Result<Option<f64>> {
             if values[start..end].iter().any(|value| !value.is_finite()) {
                 return Ok(None);
             }
-            // A sum of finite squares may overflow: then its norm is the largest number, not a
-            // reason to stop.
+            // A sum of finite squares may overflow, which is no reason to stop.
             let sum: f64 = values[start..end].iter().map(|value| value * value).sum();
             sum.min(f64::MAX)
         }

@@ -1,29 +1,30 @@
-//! Gradients without the copies that Candle makes of them.
+//! Gradients without Candle's copies of them.
 //!
-//! Candle adds every gradient that an operation returns to a tensor of zeros it makes for the
-//! purpose: a weight's gradient is written twice and read twice more before the optimizer sees it.
-//! For VGG16 that is 240 MB a step. Under [`backward`], operations of this crate hand the gradients
-//! of variables over directly, and return none to Candle.
+//! Candle allocates a tensor of zeros for every gradient and adds what an operation returns to it,
+//! so a weight's gradient is written twice and read twice more before the optimizer sees it. For
+//! VGG16 that is 240 MB per step. During [`backward`], operations of this crate deliver the
+//! gradients of variables directly and return none of them to Candle.
 
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor};
 use std::cell::RefCell;
 
-/// Variables and their gradients, as operations deliver them.
+/// Variables with their gradients, in the order in which operations delivered them.
 type Delivered = Vec<(Tensor, Tensor)>;
 
 thread_local! {
-    /// What has been delivered on this thread, while a [`backward`] is under way. Candle calls operations on the thread
-    /// that it was called on.
+    /// What operations have delivered during a [`backward`] on this thread. Candle calls operations
+    /// on the thread that called it.
     static DELIVERED: RefCell<Option<Delivered>> = const { RefCell::new(None) };
 }
 
-/// The gradients of a scalar: those of `loss.backward()`, sooner.
+/// The gradients of a scalar. They are those of `loss.backward()`, with fewer copies.
 ///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
 /// # use candle_nn::VarMap;
-/// # use vmf_candle::*;
+/// # use vmf_candle::prelude::*;
+/// # use vmf_candle::train::backward;
 /// # fn main() -> candle_core::Result<()> {
 /// # let (vars, posterior) = (VarMap::new(), Posterior::new());
 /// # let vb = seeded(&vars, 1, DType::F32, &Device::Cpu);
@@ -35,7 +36,7 @@ thread_local! {
 /// assert_eq!(weight.dims(), [8, 4]);
 /// # Ok(()) }
 /// ```
-/// [`Adam`](crate::Adam) uses it in `backward_step`.
+/// [`Adam`](crate::train::Adam) calls it in `backward_step`.
 pub fn backward(loss: &Tensor) -> Result<GradStore> {
     let collection = Collection::begin();
     let mut gradients = loss.backward()?;
@@ -49,10 +50,10 @@ pub fn backward(loss: &Tensor) -> Result<GradStore> {
     Ok(gradients)
 }
 
-/// What an operation returns to Candle as the gradient of `argument`: nothing if a [`backward`]
-/// takes it from here.
+/// What an operation returns to Candle as the gradient with respect to `argument`: `None` if
+/// [`backward`] has taken it.
 ///
-/// Only variables are leaves of the graph; the gradient of anything else has to go on through it.
+/// Only variables are leaves of the graph. The gradient of anything else has to go on through it.
 pub(crate) fn deliver(argument: &Tensor, gradient: Tensor) -> Option<Tensor> {
     DELIVERED.with_borrow_mut(|delivered| match delivered {
         Some(delivered) if argument.is_variable() => {
@@ -63,7 +64,8 @@ pub(crate) fn deliver(argument: &Tensor, gradient: Tensor) -> Option<Tensor> {
     })
 }
 
-/// A collection under way on this thread; one that was under way before goes on when it is dropped.
+/// The collection of a [`backward`] on this thread. Dropping it restores the collection that it
+/// interrupted, if there was one.
 struct Collection {
     outer: Option<Delivered>,
 }
@@ -115,9 +117,9 @@ mod tests {
         Ok(())
     }
 
-    /// Two operations deliver, and Candle itself has a share.
+    /// The gradient is the sum of two that operations deliver and one that Candle computes.
     #[test]
-    fn all_that_a_variable_is_used_for_is_added() -> Result<()> {
+    fn gradients_of_all_uses_of_a_variable_are_added() -> Result<()> {
         let (weight, xs) = (weight()?, images()?);
         let loss = (convolved(&xs, &weight)? + convolved(&(&xs * 2.0)?, &weight)?)?;
         let loss = (loss + weight.sqr()?.sum_all()?)?;

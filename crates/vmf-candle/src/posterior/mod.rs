@@ -1,29 +1,36 @@
 //! The posterior: a registry of every layer's noise parameter, and the KL that follows from it.
 //!
 //! As a `VarBuilder` collects weights, a [`Posterior`] collects each layer's sigma_eff with its D
-//! and M while the model is built. A model's author never threads KL terms through `forward`.
+//! and M while the model is built. So `forward` does not have to return KL terms.
 
-use crate::error::Error;
-use crate::sigma::{Sigma, ln_sigma_of, softplus};
-use crate::stream::stream_of;
-use crate::summary::{LayerSummary, Learned, Summary};
-use candle_core::{DType, Device, Result, Tensor, TensorId, Var};
-use std::collections::HashSet;
+mod sigma;
+mod stream;
+mod summary;
+
+pub use sigma::{Sigma, SigmaConfig};
+pub use stream::stream_of;
+pub(crate) use summary::Learned;
+pub use summary::{Collapse, LayerSummary, Summary, Thresholds};
+pub use vmf_core::Parameterization;
+
+use crate::error::{Error, check_setting};
+use crate::sphere::unit_rows;
+use candle_core::{DType, Device, Result, Tensor, Var};
+use sigma::{ln_sigma_of, softplus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a layer tells the posterior about itself.
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
-    /// The path of the layer, from which its noise stream follows.
+    /// The path of the layer, which determines its noise stream.
     pub name: String,
-    /// D: the number of inputs of one unit, the dimension of the space its weight's direction lies
-    /// in.
+    /// D: the number of inputs of one unit, and so the dimension of its weight's direction.
     pub dim: usize,
     /// M: how many such directions the layer has (output units or channels).
     pub units: usize,
     /// The noise parameter, its own or a shared one.
     pub sigma: Sigma,
-    /// The weight, where its rows are to stay on the unit sphere.
+    /// The weight, if its rows are to stay on the unit sphere.
     pub sphere_weight: Option<Tensor>,
 }
 
@@ -50,21 +57,18 @@ impl Posterior {
     /// Refuses a name that is taken, a name whose stream is taken, `dim < 2` (a direction needs two
     /// dimensions) and units that do not divide into the groups of sigma.
     pub fn register(&self, spec: LayerSpec) -> Result<u32> {
-        if spec.dim < 2 {
-            Err(Error::Setting {
-                name: "the input dimension D of a variational layer",
-                value: spec.dim.to_string(),
-                requirement: "it must be at least 2: with one input a direction is only a sign",
-            })?
-        }
-        let groups = spec.sigma.config().groups;
-        if spec.units == 0 || !spec.units.is_multiple_of(groups) {
-            Err(Error::Setting {
-                name: "the number of units of a variational layer",
-                value: spec.units.to_string(),
-                requirement: "it must be a positive multiple of the number of sigma_eff groups",
-            })?
-        }
+        check_setting(
+            spec.dim >= 2,
+            "the input dimension D of a variational layer",
+            spec.dim,
+            "it must be at least 2: with one input a direction is only a sign",
+        )?;
+        check_setting(
+            spec.units > 0 && spec.units.is_multiple_of(spec.sigma.config().groups),
+            "the number of units of a variational layer",
+            spec.units,
+            "it must be a positive multiple of the number of sigma_eff groups",
+        )?;
         let stream = stream_of(&spec.name);
         let mut layers = self.lock();
         if let Some(other) = layers.iter().find(|layer| layer.stream == stream) {
@@ -94,14 +98,14 @@ impl Posterior {
     /// beta = N / (2 sum over layers of M D),    at most 1
     /// ```
     /// The KL grows with the number of weights, the information in the data with the number of
-    /// examples N; this keeps their ratio where it served VGG16 at two widths on CIFAR-10
-    /// (`docs/reproduction.md` in the repository). It is a beginning: raise beta if the prediction
-    /// is too sure, lower it if accuracy suffers.
+    /// examples N. This beta keeps their ratio at a value that worked for VGG16 at two widths on
+    /// CIFAR-10 (`docs/reproduction.md` in the repository). It is a starting point: raise beta if
+    /// the predictions are overconfident, lower it if accuracy suffers.
     ///
     /// ```
     /// # use candle_core::{DType, Device};
     /// # use candle_nn::VarMap;
-    /// # use vmf_candle::*;
+    /// # use vmf_candle::prelude::*;
     /// # let (vars, posterior) = (VarMap::new(), Posterior::new());
     /// # let vb = seeded(&vars, 1, DType::F32, &Device::Cpu);
     /// vmf_linear(100, 50, VmfConfig::default(), &posterior, vb.pp("layer"))?; // 5000 weights
@@ -111,15 +115,15 @@ impl Posterior {
     pub fn suggested_beta(&self, train_set_len: usize) -> f64 {
         let weights = |layer: &Layer| layer.spec.units as f64 * layer.spec.dim as f64;
         let weights: f64 = self.lock().iter().map(weights).sum();
-        // Without layers there is no KL, and any beta will do.
+        // Without layers there is no KL, and beta does not matter.
         (0.5 * train_set_len as f64 / weights.max(1.0)).min(1.0)
     }
 
-    /// The KL from the posterior to the uniform prior, in nats, summed over all layers: a
+    /// The KL of the posterior from the uniform prior, in nats, summed over all layers: a
     /// differentiable scalar.
     ///
-    /// In double precision where the device has it: a wide layer has 10^6 nats, of which a step
-    /// changes the last digits.
+    /// It is computed in double precision where the device has it. A wide layer has 10^6 nats, of
+    /// which a training step changes only the last digits.
     pub fn kl(&self) -> Result<Tensor> {
         let terms = self.kl_per_layer()?;
         let Some((_, first)) = terms.first() else {
@@ -139,37 +143,34 @@ impl Posterior {
     /// What the posterior has learned, layer by layer.
     pub fn summary(&self) -> Result<Summary> {
         let specs = self.specs();
-        let uses = |id| {
-            let same = specs.iter().filter(|spec| spec.sigma.variable().id() == id);
-            same.count()
+        let uses = |sigma: &Sigma| {
+            let id = sigma.variable().id();
+            specs.iter().filter(|spec| spec.sigma.variable().id() == id).count()
         };
-        let layers = specs
-            .iter()
-            .map(|spec| {
-                let learned = Learned {
-                    name: spec.name.clone(),
-                    dim: spec.dim,
-                    units: spec.units,
-                    sigmas: spec.sigma.values()?,
-                    shared: uses(spec.sigma.variable().id()) > 1,
-                    frozen: spec.sigma.config().frozen,
-                };
-                Ok(LayerSummary::new(learned)?)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Summary::new(layers))
+        let layers = specs.iter().map(|spec| {
+            let learned = Learned {
+                name: spec.name.clone(),
+                dim: spec.dim,
+                units: spec.units,
+                sigmas: spec.sigma.values()?,
+                shared: uses(&spec.sigma) > 1,
+                frozen: spec.sigma.config().frozen,
+            };
+            Ok(LayerSummary::new(learned)?)
+        });
+        Ok(Summary::new(layers.collect::<Result<_>>()?))
     }
 
     /// Puts the rows of every weight under the sphere constraint back on the unit sphere.
     ///
-    /// [`Adam`](crate::Adam) does this itself; call it after each step of an optimizer that does
-    /// not.
+    /// [`Adam`](crate::train::Adam) does this itself. With another optimizer, call it after each
+    /// step.
     pub fn project_weights(&self) -> Result<()> {
         for layer in self.lock().iter() {
             if let Some(weight) = &layer.spec.sphere_weight
                 && weight.is_variable()
             {
-                Var::from_tensor(weight)?.set(&crate::layers::unit_rows(&weight.detach())?)?;
+                Var::from_tensor(weight)?.set(&unit_rows(&weight.detach())?)?;
             }
         }
         Ok(())
@@ -178,28 +179,6 @@ impl Posterior {
     /// What each layer said about itself, in the order of registration.
     pub fn specs(&self) -> Vec<LayerSpec> {
         self.lock().iter().map(|layer| layer.spec.clone()).collect()
-    }
-
-    /// The variables that are noise parameters.
-    pub(crate) fn noise_ids(&self) -> HashSet<TensorId> {
-        self.lock().iter().map(|layer| layer.spec.sigma.variable().id()).collect()
-    }
-
-    /// The variables that are frozen noise parameters.
-    pub(crate) fn frozen_ids(&self) -> HashSet<TensorId> {
-        self.lock()
-            .iter()
-            .filter(|layer| layer.spec.sigma.config().frozen)
-            .map(|layer| layer.spec.sigma.variable().id())
-            .collect()
-    }
-
-    /// The variables whose rows stay on the unit sphere.
-    pub(crate) fn sphere_ids(&self) -> HashSet<TensorId> {
-        self.lock()
-            .iter()
-            .filter_map(|layer| layer.spec.sphere_weight.as_ref().map(Tensor::id))
-            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Layer>> {
@@ -225,9 +204,7 @@ fn kl_of(layer: &LayerSpec) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sigma::SigmaConfig;
     use candle_nn::{VarBuilder, VarMap};
-    use vmf_core::Parameterization;
 
     fn sigma(vars: &VarMap, path: &str, config: SigmaConfig) -> Result<Sigma> {
         let vb = VarBuilder::from_varmap(vars, DType::F64, &Device::Cpu);

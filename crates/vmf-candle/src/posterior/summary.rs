@@ -1,31 +1,29 @@
-//! What the posterior has learned, for people to read: one line a layer, and a warning where it has
-//! collapsed.
+//! What the posterior has learned, for people to read: one line per layer, and a warning that names
+//! collapsed layers.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_shape};
 use std::fmt;
 use vmf_core::Sphere;
 
-/// Whether a group of units still holds information about its directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum State {
-    /// Neither of the two below.
-    Healthy,
-    /// The noise drowns the signal: the KL has pushed the posterior to the prior, and the layer
-    /// transmits next to nothing.
-    Prior,
-    /// The noise has vanished: the layer has become deterministic and knows no uncertainty.
-    Point,
-}
-
-/// Where [`State`] changes. The defaults say when to look, not when a network is lost.
+/// When a layer counts as collapsed. The defaults say when to look, not when a network is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// Collapsed to the prior: expected cosine below this. 0.2 is sigma_eff = 4.9, 4 % of the
-    /// variance left as signal.
+    /// Below this expected cosine a layer has collapsed to the prior: the KL has raised the noise
+    /// until it drowns the signal. 0.2 is sigma_eff = 4.9, where 4 % of the variance is signal.
     pub prior_cosine: f64,
-    /// Collapsed to a point: sigma_eff below this.
+    /// Below this sigma_eff a layer has collapsed to a point: it is deterministic, and has no
+    /// uncertainty left.
     pub point_sigma: f64,
+}
+
+impl Thresholds {
+    fn at_prior(&self, sigma: f64) -> bool {
+        vmf_core::expected_cosine(sigma) < self.prior_cosine
+    }
+
+    fn at_point(&self, sigma: f64) -> bool {
+        sigma < self.point_sigma && !self.at_prior(sigma)
+    }
 }
 
 impl Default for Thresholds {
@@ -36,8 +34,8 @@ impl Default for Thresholds {
 
 /// What one layer has learned.
 ///
-/// A layer with groups of channels has one value a group; the layer's `kappa` and `expected_cosine`
-/// are those of its geometric mean sigma_eff.
+/// A layer with sigma groups has one sigma_eff per group; `kappa` and `expected_cosine` belong to
+/// their geometric mean.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerSummary {
@@ -51,7 +49,7 @@ pub struct LayerSummary {
     pub sigmas: Vec<f64>,
     /// Whether other layers use the same parameter.
     pub shared: bool,
-    /// Whether it is kept at its initial value.
+    /// Whether sigma_eff is kept at its initial value.
     pub frozen: bool,
     /// The concentration of the von Mises-Fisher posterior over each direction.
     pub kappa: f64,
@@ -75,13 +73,12 @@ pub(crate) struct Learned {
 impl LayerSummary {
     pub(crate) fn new(learned: Learned) -> Result<Self> {
         let Learned { name, dim, units, sigmas, shared, frozen } = learned;
-        let wrong = |reason: String| Error::Shape { what: format!("layer {name:?}"), reason };
-        let sphere = Sphere::new(dim).map_err(|error| wrong(error.to_string()))?;
-        if sigmas.is_empty() || !units.is_multiple_of(sigmas.len()) {
-            let groups = sigmas.len();
-            return Err(wrong(format!("{units} units in {groups} groups of sigma_eff")));
-        }
-        let units_per_group = (units / sigmas.len()) as f64;
+        let (what, groups) = (format!("layer {name:?}"), sigmas.len());
+        let sphere = Sphere::new(dim).map_err(|error| Error::shape(&what, error.to_string()))?;
+        check_shape(groups > 0 && units.is_multiple_of(groups), what, || {
+            format!("{units} units in {groups} groups of sigma_eff")
+        })?;
+        let units_per_group = (units / groups) as f64;
         let kl_per_unit: f64 = sigmas.iter().map(|&sigma| sphere.kl_approx(sigma)).sum();
         let sigma = geometric_mean(&sigmas);
         Ok(Self {
@@ -102,26 +99,15 @@ impl LayerSummary {
         geometric_mean(&self.sigmas)
     }
 
-    /// The share of the layer's units that are in this state.
-    pub fn share(&self, state: State, thresholds: &Thresholds) -> f64 {
-        let in_state =
-            self.sigmas.iter().filter(|&&sigma| state_of(sigma, thresholds) == state).count();
-        in_state as f64 / self.sigmas.len() as f64
+    /// The share of the layer's units whose sigma_eff satisfies a condition.
+    fn share(&self, condition: impl Fn(f64) -> bool) -> f64 {
+        let satisfy = self.sigmas.iter().filter(|&&sigma| condition(sigma)).count();
+        satisfy as f64 / self.sigmas.len() as f64
     }
 }
 
 fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
-}
-
-fn state_of(sigma: f64, thresholds: &Thresholds) -> State {
-    if vmf_core::expected_cosine(sigma) < thresholds.prior_cosine {
-        State::Prior
-    } else if sigma < thresholds.point_sigma {
-        State::Point
-    } else {
-        State::Healthy
-    }
 }
 
 /// All layers of a posterior. Prints as a table; iterate for the layers.
@@ -152,28 +138,23 @@ impl Summary {
 
     /// Which layers have collapsed.
     pub fn collapse(&self, thresholds: &Thresholds) -> Collapse {
-        let with = |state| {
-            self.layers
-                .iter()
-                .filter(|layer| layer.share(state, thresholds) > 0.0)
-                .map(|layer| layer.name.clone())
-                .collect()
+        let collapsed = |condition: &dyn Fn(f64) -> bool| -> (Vec<String>, f64) {
+            let shares = self.layers.iter().map(|layer| (layer, layer.share(condition)));
+            let shares: Vec<_> = shares.filter(|(_, share)| *share > 0.0).collect();
+            let names = shares.iter().map(|(layer, _)| layer.name.clone()).collect();
+            (names, shares.iter().map(|(_, share)| share).sum())
         };
-        let share =
-            |state| -> f64 { self.layers.iter().map(|layer| layer.share(state, thresholds)).sum() };
-        Collapse {
-            to_prior: with(State::Prior),
-            to_point: with(State::Point),
-            effective_layers: share(State::Prior) + share(State::Point),
-            layers: self.layers.len(),
-        }
+        let (to_prior, at_prior) = collapsed(&|sigma| thresholds.at_prior(sigma));
+        let (to_point, at_point) = collapsed(&|sigma| thresholds.at_point(sigma));
+        let effective_layers = at_prior + at_point;
+        Collapse { to_prior, to_point, effective_layers, layers: self.layers.len() }
     }
 
     /// Logs a warning that names the collapsed layers, if there are any, and returns it.
     ///
-    /// It looks at one layer at a time. Several layers of moderate noise in a row can drown the
-    /// signal too, so no warning does not mean that beta is small enough: compare the accuracy
-    /// of Monte Carlo with that of the noise-free pass.
+    /// Each layer is judged by itself. Several layers of moderate noise in a row can drown the
+    /// signal too, so the absence of a warning does not show that beta is small enough: compare the
+    /// accuracy of Monte Carlo with that of the noise-free pass.
     pub fn warn_if_collapsed(&self, thresholds: &Thresholds) -> Option<Collapse> {
         let collapse = self.collapse(thresholds);
         if collapse.is_none() {
@@ -210,7 +191,7 @@ pub struct Collapse {
     pub to_prior: Vec<String>,
     /// Layers with units that have become deterministic.
     pub to_point: Vec<String>,
-    /// How many layers that is, a layer counting with the share of its units that have collapsed.
+    /// How many layers have collapsed. Each counts with the share of its units that have.
     pub effective_layers: f64,
     /// How many layers there are.
     pub layers: usize,
@@ -325,11 +306,11 @@ impl fmt::Display for Summary {
         for row in &rows {
             writeln!(f, "{}", line(&row.each_ref().map(String::as_str)))?;
         }
-        write!(f, "KL in all: {} nats", number(self.kl()))
+        write!(f, "total KL: {} nats", number(self.kl()))
     }
 }
 
-/// A number with four significant digits, in the form that is shorter to read.
+/// A number with four significant digits, in scientific notation if it is very large or small.
 fn number(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 {
@@ -383,7 +364,7 @@ mod tests {
 layer         D   M     sigma_eff  kappa  cosine  KL (nats)
 a            27  64        0.2500  12.35   0.500       1234
 features.10  27  64  0.5000..2.000  12.35   0.500       1234
-KL in all: 2469 nats";
+total KL: 2469 nats";
         let printed = summary.to_string();
         let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(squeeze(&printed), squeeze(expected));

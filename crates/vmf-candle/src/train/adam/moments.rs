@@ -1,15 +1,15 @@
-//! What Adam remembers of one parameter, and the step it takes: in one pass over memory on the CPU,
-//! from Candle's own operations elsewhere.
+//! Adam's moments of one parameter, and the step that they make: one pass over memory on the CPU,
+//! Candle's own operations elsewhere.
 
+use crate::dtype::stable_dtype;
 use crate::error::Error;
-use crate::layers::unit_rows;
-use crate::ops::contiguous_slice;
-use crate::sigma::stable_dtype;
+use crate::sphere::{tangent, unit_rows};
+use crate::storage::contiguous_slice;
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, Var};
 use std::sync::{Mutex, PoisonError};
-use vmf_kernels::adam;
+use vmf_kernels::adam::{AdamConfig, adam};
 
-/// The moments of one parameter, as a checkpoint keeps them.
+/// The moments of one parameter, as a checkpoint holds them.
 #[derive(Clone, Debug)]
 pub struct Moments {
     /// The running mean of the gradient.
@@ -20,19 +20,7 @@ pub struct Moments {
     pub steps: u64,
 }
 
-/// How one parameter is stepped.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
-    pub(super) lr: f64,
-    pub(super) beta1: f64,
-    pub(super) beta2: f64,
-    pub(super) eps: f64,
-    pub(super) weight_decay: f64,
-    /// Whether rows are kept at unit length.
-    pub(super) sphere: bool,
-}
-
-/// The moments where they are used.
+/// The moments of one parameter, in the form that its step works on.
 #[derive(Debug)]
 pub(super) struct State {
     steps: u64,
@@ -41,7 +29,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 enum Values {
-    /// Single precision on the CPU, which has a kernel.
+    /// For the kernel, which steps variables in f32 on the CPU.
     Fused(Mutex<[Vec<f32>; 2]>),
     Tensors([Tensor; 2]),
 }
@@ -84,64 +72,57 @@ impl State {
     }
 
     /// Moves the variable.
-    pub(super) fn step(&mut self, var: &Var, gradient: &Tensor, rule: &Rule) -> Result<()> {
+    pub(super) fn step(&mut self, var: &Var, gradient: &Tensor, config: &AdamConfig) -> Result<()> {
         let step = self.steps + 1;
         match &mut self.values {
             Values::Fused(moments) => {
-                let op = FusedStep { step, rule, moments };
+                let op = FusedStep { step, config, moments };
                 var.inplace_op2(&gradient.contiguous()?, &op)?;
             }
-            Values::Tensors(moments) => *moments = plain_step(var, gradient, moments, step, rule)?,
+            Values::Tensors(moments) => {
+                *moments = plain_step(var, gradient, moments, step, config)?;
+            }
         }
         self.steps = step;
         Ok(())
     }
 }
 
-/// The step from tensor operations. Returns the new moments.
+/// The step from Candle's own operations. Returns the new moments.
 fn plain_step(
     var: &Var,
     gradient: &Tensor,
     [first, second]: &[Tensor; 2],
     step: u64,
-    rule: &Rule,
+    config: &AdamConfig,
 ) -> Result<[Tensor; 2]> {
-    let Rule { beta1, beta2, .. } = *rule;
+    let AdamConfig { lr, beta1, beta2, eps, weight_decay, sphere } = *config;
     let dtype = stable_dtype(var.dtype());
     let weight = var.as_detached_tensor().to_dtype(dtype)?;
     let mut gradient = gradient.to_dtype(dtype)?;
-    if rule.sphere {
+    if sphere.is_some() {
         gradient = tangent(&gradient, &weight)?;
     }
     let first = ((first * beta1)? + (&gradient * (1.0 - beta1))?)?;
     let second = ((second * beta2)? + (gradient.sqr()? * (1.0 - beta2))?)?;
     let exponent = i32::try_from(step).unwrap_or(i32::MAX);
     let (correction1, correction2) = (1.0 - beta1.powi(exponent), 1.0 - beta2.powi(exponent));
-    let denominator = ((&second / correction2)?.sqrt()? + rule.eps)?;
-    let mut next = (&weight - ((&first / denominator)? * (rule.lr / correction1))?)?;
-    if rule.weight_decay > 0.0 {
-        next = (next - (&weight * (rule.lr * rule.weight_decay))?)?;
+    let denominator = ((&second / correction2)?.sqrt()? + eps)?;
+    let mut next = (&weight - ((&first / denominator)? * (lr / correction1))?)?;
+    if weight_decay > 0.0 {
+        next = (next - (&weight * (lr * weight_decay))?)?;
     }
-    if rule.sphere {
+    if sphere.is_some() {
         next = unit_rows(&next)?;
     }
     var.set(&next.to_dtype(var.dtype())?)?;
     Ok([first, second])
 }
 
-/// `g - (g . w) w / (w . w)`, row by row.
-fn tangent(gradient: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let (g, w) = (gradient.flatten_from(1)?, weight.flatten_from(1)?);
-    let radial = (&g * &w)?.sum_keepdim(1)?;
-    let length = w.sqr()?.sum_keepdim(1)?.maximum(1e-30)?;
-    let tangent = (&g - w.broadcast_mul(&(radial / length)?)?)?;
-    tangent.reshape(gradient.shape())
-}
-
 /// The step as one pass over weight, gradient and both moments.
 struct FusedStep<'a> {
     step: u64,
-    rule: &'a Rule,
+    config: &'a AdamConfig,
     moments: &'a Mutex<[Vec<f32>; 2]>,
 }
 
@@ -163,19 +144,9 @@ impl InplaceOp2 for FusedStep<'_> {
         else {
             candle_core::bail!("adam-step needs a contiguous variable in f32")
         };
-        let row = weight_layout.shape().elem_count()
-            / weight_layout.dims().first().copied().unwrap_or(1).max(1);
-        let config = adam::AdamConfig {
-            lr: self.rule.lr,
-            beta1: self.rule.beta1,
-            beta2: self.rule.beta2,
-            eps: self.rule.eps,
-            weight_decay: self.rule.weight_decay,
-            sphere: self.rule.sphere.then_some(row),
-        };
         let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
         let [first, second] = &mut *moments;
-        adam::adam(&config, self.step, &mut weights[start..end], gradient, first, second)
+        adam(self.config, self.step, &mut weights[start..end], gradient, first, second)
             .map_err(|error| Error::from(error).into())
     }
 }

@@ -1,7 +1,7 @@
-//! Mean negative log-likelihoods: the data's part of the objective.
+//! Mean negative log-likelihoods: the term of the objective that depends on the data.
 
-use crate::error::Error;
-use crate::sigma::stable_dtype;
+use crate::dtype::stable_dtype;
+use crate::error::{Error, check_setting, check_shape};
 use candle_core::{D, DType, Result, Tensor};
 use std::f64::consts::TAU;
 
@@ -13,29 +13,18 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     cross_entropy_smoothed(logits, labels, 0.0)
 }
 
-/// The same with label smoothing: the target is the label with weight `1 - smoothing` and the
-/// uniform distribution over all classes with weight `smoothing`.
+/// [`cross_entropy`] with label smoothing: the target is the label with weight `1 - smoothing` and
+/// the uniform distribution over all classes with weight `smoothing`.
 pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
-    if !(0.0..1.0).contains(&smoothing) {
-        Err(Error::Setting {
-            name: "label smoothing",
-            value: smoothing.to_string(),
-            requirement: "it must lie in [0, 1)",
-        })?
-    }
+    let valid = (0.0..1.0).contains(&smoothing);
+    check_setting(valid, "label smoothing", smoothing, "it must lie in [0, 1)")?;
     let (examples, classes) = logits.dims2()?;
-    if labels.dims() != [examples] {
-        Err(Error::Shape {
-            what: "cross-entropy".into(),
-            reason: format!("{examples} rows of logits, labels of shape {:?}", labels.dims()),
-        })?
-    }
-    if !labels.dtype().is_int() {
-        Err(Error::Shape {
-            what: "cross-entropy".into(),
-            reason: format!("labels must be integers, not {:?}", labels.dtype()),
-        })?
-    }
+    check_shape(labels.dims() == [examples], "cross-entropy", || {
+        format!("{examples} rows of logits, labels of shape {:?}", labels.dims())
+    })?;
+    check_shape(labels.dtype().is_int(), "cross-entropy", || {
+        format!("labels must be integers, not {:?}", labels.dtype())
+    })?;
     let log_probs = log_softmax(logits)?;
     let labels = labels.to_dtype(DType::U32)?.unsqueeze(1)?;
     let of_label = match log_probs.gather(&labels, 1) {
@@ -49,18 +38,14 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
     (of_label * (1.0 - smoothing))? + (of_all * smoothing)?
 }
 
-/// Which label is not a class, if that is what is wrong.
+/// An error that names the first label that is not a class, if there is one.
 fn describe_labels(labels: &Tensor, classes: usize) -> Option<candle_core::Error> {
     let labels: Vec<u32> = labels.flatten_all().ok()?.to_vec1().ok()?;
     let label = labels.into_iter().find(|label| *label as usize >= classes)?;
-    let error = Error::Shape {
-        what: "cross-entropy".into(),
-        reason: format!(
-            "a label is {label}, but the logits are of {classes} classes, 0 to {}",
-            classes.max(1) - 1
-        ),
-    };
-    Some(error.into())
+    let last = classes.max(1) - 1;
+    let reason =
+        format!("a label is {label}, but the logits are of {classes} classes, 0 to {last}");
+    Some(Error::shape("cross-entropy", reason).into())
 }
 
 /// `ln softmax` over the last dimension, in at least single precision, differentiable.
@@ -77,20 +62,20 @@ pub(crate) fn log_softmax(logits: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// Predictions and targets have one shape; the result is a scalar, the mean over all elements.
 pub fn gaussian_nll(predictions: &Tensor, targets: &Tensor, deviation: f64) -> Result<Tensor> {
-    if !(deviation > 0.0 && deviation.is_finite()) {
-        Err(Error::Setting {
-            name: "the deviation of the observation noise",
-            value: deviation.to_string(),
-            requirement: "it must be positive and finite",
-        })?
-    }
+    let (name, valid) = ("the deviation of the observation noise", deviation > 0.0);
+    check_setting(
+        valid && deviation.is_finite(),
+        name,
+        deviation,
+        "it must be positive and finite",
+    )?;
     same_shape(predictions, targets)?;
     let squares = (predictions - targets)?.sqr()?.mean_all()?;
     squares.affine(0.5 / (deviation * deviation), 0.5 * TAU.ln() + deviation.ln())
 }
 
-/// The same with learned noise: `log_deviation` is `ln s`, a single parameter or an output of the
-/// network, of any shape that broadcasts to the predictions.
+/// [`gaussian_nll`] with learned noise: `log_deviation` is `ln s`, a single parameter or an output
+/// of the network, of any shape that broadcasts to the predictions.
 pub fn gaussian_nll_learned(
     predictions: &Tensor,
     targets: &Tensor,
@@ -103,19 +88,12 @@ pub fn gaussian_nll_learned(
 }
 
 fn same_shape(predictions: &Tensor, targets: &Tensor) -> Result<()> {
-    // (N) against (N, 1) would broadcast to (N, N) without a word: the commonest mistake with
+    // (N) against (N, 1) would silently broadcast to (N, N): the most common mistake with
     // regression losses.
-    if predictions.dims() != targets.dims() {
-        Err(Error::Shape {
-            what: "Gaussian likelihood".into(),
-            reason: format!(
-                "predictions {:?} and targets {:?} must have one shape",
-                predictions.dims(),
-                targets.dims()
-            ),
-        })?
-    }
-    Ok(())
+    let (predictions, targets) = (predictions.dims(), targets.dims());
+    Ok(check_shape(predictions == targets, "Gaussian likelihood", || {
+        format!("predictions {predictions:?} and targets {targets:?} must have one shape")
+    })?)
 }
 
 #[cfg(test)]
@@ -127,7 +105,7 @@ mod tests {
     #[test]
     fn cross_entropy_is_that_of_pytorch() -> Result<()> {
         let golden: serde_json::Value =
-            serde_json::from_str(include_str!("../tests/golden/golden.json")).unwrap();
+            serde_json::from_str(include_str!("../../tests/golden/golden.json")).unwrap();
         for (case, smoothing) in [("cross_entropy", 0.0), ("cross_entropy_smoothed", 0.1)] {
             let golden = &golden[case];
             let logits = Var::new(&[[1f64, -2., 0.5], [1000., 0., -1000.]], &Device::Cpu)?;

@@ -1,17 +1,19 @@
-//! Whether probabilities can be believed.
+//! Calibration and uncertainty metrics: [`Calibration`] of tensors, and all of
+//! [`vmf_core::metrics`], which computes on slices of probabilities.
 
-use crate::error::{Error, Result};
+pub use vmf_core::metrics::*;
+
+use crate::error::{Error, Result, check_shape};
 use crate::predict::Prediction;
 use candle_core::{DType, Device, Tensor};
 use std::fmt;
-use vmf_core::metrics::Predictions;
 
-/// How good the probabilities of a set of examples are; see [`metrics`](crate::metrics) for the
-/// definitions and for more.
+/// How good the probabilities of a set of examples are; [`Predictions`] has the definitions, and
+/// more metrics.
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
-/// # use vmf_candle::Calibration;
+/// # use vmf_candle::prelude::*;
 /// # fn main() -> vmf_candle::Result<()> {
 /// let probs = Tensor::new(&[[0.9f32, 0.1], [0.8, 0.2], [0.3, 0.7]], &Device::Cpu)?;
 /// let labels = Tensor::new(&[0u32, 1, 1], &Device::Cpu)?;
@@ -25,15 +27,15 @@ use vmf_core::metrics::Predictions;
 pub struct Calibration {
     /// The share of examples whose most probable class is the right one.
     pub accuracy: f64,
-    /// The mean probability of the most probable class. Above the accuracy the network is too sure
-    /// of itself, below it not sure enough.
+    /// The mean probability of the most probable class. If it is above the accuracy the network is
+    /// overconfident, if it is below it the network is underconfident.
     pub confidence: f64,
     /// The mean of `-ln p(right class)`, in nats.
     pub nll: f64,
     /// The mean squared distance between the probabilities and the truth.
     pub brier: f64,
-    /// The expected calibration error over 15 equal bins: how far confidence and accuracy are
-    /// apart. A network that says 0.8 and is right four times in five has 0.
+    /// The expected calibration error over 15 equal bins: the mean distance between confidence and
+    /// accuracy. It is 0 if predictions made with confidence 0.8 are right four times in five.
     pub ece: f64,
     /// How many examples.
     pub examples: usize,
@@ -46,20 +48,15 @@ impl Calibration {
     /// For a data set that was predicted in batches, join them first: `Tensor::cat(&probs, 0)`.
     pub fn of(probs: &Tensor, labels: &Tensor) -> Result<Self> {
         let (examples, classes) = probs.dims2()?;
-        let wrong = |reason: String| Error::Shape { what: "calibration".into(), reason };
-        if labels.dims() != [examples] {
-            return Err(wrong(format!(
-                "{examples} predictions, labels of shape {:?}",
-                labels.dims()
-            )));
-        }
+        check_shape(labels.dims() == [examples], "calibration", || {
+            format!("{examples} predictions, labels of shape {:?}", labels.dims())
+        })?;
         let probs: Vec<f64> =
             probs.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
-        if probs.iter().any(|p| !(-1e-6..=1.0 + 1e-6).contains(p)) {
-            return Err(wrong(
-                "expected probabilities, got numbers outside of 0 to 1: apply `candle_nn::ops::softmax(&logits, 1)` to logits".into(),
-            ));
-        }
+        let valid = probs.iter().all(|p| (-1e-6..=1.0 + 1e-6).contains(p));
+        check_shape(valid, "calibration", || {
+            "expected probabilities, got numbers outside of 0 to 1: apply `candle_nn::ops::softmax(&logits, 1)` to logits".into()
+        })?;
         let largest = |row: &[f64]| row.iter().copied().fold(0.0, f64::max);
         let confidence: f64 = probs.chunks_exact(classes.max(1)).map(largest).sum();
         let labels: Vec<u32> = labels.to_device(&Device::Cpu)?.to_dtype(DType::U32)?.to_vec1()?;

@@ -1,4 +1,4 @@
-//! From a trained network with batch normalization to a variational one that computes the same.
+//! Converts a trained network with batch normalization to a variational one that computes the same.
 //!
 //! A convolution with weight w, bias b and a normalization with statistics (m, v), gain and shift
 //! gives
@@ -7,20 +7,35 @@
 //! gain * (w . x + b - m) / sqrt(v + eps) + shift
 //! ```
 //!
-//! Dividing w, m - b and sqrt(v + eps) by |w| changes nothing: the weight is then on the unit
-//! sphere, the bias has gone into the mean, and what is left is the variational unit with an affine
-//! map behind it, at sigma_eff = 0. Noise then comes in at the sigma_eff that training starts from.
+//! Dividing w, m - b and sqrt(v + eps) by |w| does not change the result. The weight is then on the
+//! unit sphere, the bias is part of the mean, and the expression is the variational unit at
+//! sigma_eff = 0 with a gain and a shift. Training begins at a positive sigma_eff.
 
-use crate::assign::assign;
-use crate::error::{Error, Result};
-use crate::init::lock;
-use crate::layers::unit_rows;
+use crate::error::{Error, Result, check_setting};
+use crate::posterior::Parameterization;
+use crate::sphere::unit_rows;
+use crate::vars::{assign, lock};
 use candle_core::{DType, Tensor};
 use candle_nn::VarMap;
 use std::collections::{BTreeMap, HashMap};
-use vmf_core::Parameterization;
 
-/// How to convert a state dict.
+/// How to convert a state dict of a network with batch normalization, such as torchvision's
+/// `vgg16_bn`. The variational network has the same logits in the pass without noise.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use std::collections::HashMap;
+/// use vmf_candle::checkpoint::Convert;
+/// # fn main() -> vmf_candle::Result<()> {
+/// # let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, &Device::Cpu);
+/// # let state = HashMap::from([
+/// #     ("features.0.weight".to_string(), ones(&[8, 3, 3, 3])?),
+/// #     ("features.1.running_mean".to_string(), ones(&[8])?),
+/// # ]);
+/// let converted = Convert::new().state_dict(&state)?;
+/// assert_eq!(converted.units, [("features.0".into(), "features.1".into())]);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Convert {
     source_eps: f64,
@@ -49,13 +64,13 @@ pub struct Converted {
     /// Every tensor of the variational network, by name: for `VarBuilder::from_tensors`, or see
     /// [`Converted::load_into`].
     pub tensors: HashMap<String, Tensor>,
-    /// The units that were found, by name, with the name of the normalization each had beside it.
+    /// The names of the layers that became units, each with the name of its normalization.
     pub units: Vec<(String, String)>,
 }
 
 impl Convert {
-    /// For networks with eps = 1e-5 and names in pairs, as torchvision's: a layer `features.0` with
-    /// its normalization `features.1`, or `layer1.0.conv2` with `layer1.0.bn2`.
+    /// For networks with eps = 1e-5 and torchvision's names: a layer `features.0` with its
+    /// normalization `features.1`, or `layer1.0.conv2` with `layer1.0.bn2`.
     pub fn new() -> Self {
         Self::default()
     }
@@ -89,16 +104,12 @@ impl Convert {
     }
 
     /// Converts a state dict. Each linear or convolutional layer with a normalization becomes a
-    /// unit for a layer built with `VmfConfig::default().affine().norm_at(..)`; all other
-    /// tensors are kept as they are.
+    /// unit, for a layer built with `VmfConfig::default().affine().norm_at(..)`. All other tensors
+    /// stay as they are.
     pub fn state_dict(&self, state: &HashMap<String, Tensor>) -> Result<Converted> {
-        if !(self.sigma > 0.0 && self.sigma.is_finite()) {
-            return Err(Error::Setting {
-                name: "the initial sigma_eff",
-                value: self.sigma.to_string(),
-                requirement: "it must be positive and finite",
-            });
-        }
+        let (valid, requirement) =
+            (self.sigma > 0.0 && self.sigma.is_finite(), "it must be positive and finite");
+        check_setting(valid, "the initial sigma_eff", self.sigma, requirement)?;
         let units = self.find_units(state)?;
         let mut tensors: HashMap<String, Tensor> = state
             .iter()
@@ -181,8 +192,8 @@ impl Convert {
         let bias = channels(format!("{layer}.bias"), 0.0)?;
         let var = channels(format!("{norm}.running_var"), 1.0)?;
         let mean = ((mean - bias)? / &lengths)?;
-        // (v + eps) / |w|^2 = v' + eps': a channel that was all but constant can ask for a negative
-        // v', and gets 0.
+        // v' = (v + eps) / |w|^2 - eps' is negative for a channel that was nearly constant. It is
+        // then set to 0.
         let var = (((var + self.source_eps)? / lengths.sqr()?)? - self.eps)?.maximum(0.0)?;
         let dtype = weight.dtype();
         let rho = Tensor::new(&[self.parameterization.rho(self.sigma)], weight.device())?;
@@ -200,7 +211,7 @@ impl Convert {
     }
 }
 
-/// `a.0` has `a.1` beside it, `a.conv2` has `a.bn2`.
+/// The normalization of `a.0` is `a.1`, that of `a.conv2` is `a.bn2`.
 fn norm_beside(layer: &str) -> Option<String> {
     let (parent, own) = match layer.rsplit_once('.') {
         Some((parent, own)) => (format!("{parent}."), own),
@@ -213,8 +224,8 @@ fn norm_beside(layer: &str) -> Option<String> {
 }
 
 impl Converted {
-    /// Gives the variables of a model their converted values, to go on training it. The model must
-    /// have exactly these variables; dtypes are adapted.
+    /// Gives the variables of a model their converted values, so that training can continue. The
+    /// model must have exactly these variables; dtypes are converted.
     pub fn load_into(&self, vars: &VarMap) -> Result<()> {
         let mut tensors = BTreeMap::new();
         for (name, tensor) in &self.tensors {

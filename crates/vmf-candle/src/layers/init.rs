@@ -1,19 +1,18 @@
 //! Seeded initialisation.
 //!
 //! Candle draws initial weights from a thread's generator, which cannot be seeded on the CPU. Here
-//! a variable's initial value is a function of the seed and the variable's name: it does not depend
-//! on the order in which layers are built, on the device or on the number of threads. It serves
-//! candle-nn's own layers too, which ask for their variables through the same `VarBuilder`.
+//! a variable's initial value is a function of the seed and the variable's name. It does not depend
+//! on the order in which layers are built, on the device or on the number of threads. candle-nn's
+//! own layers get their variables from the same `VarBuilder`, and so are seeded too.
 
-use crate::error::Error;
+use crate::error::check_shape;
 use crate::pass::INITIALISATION;
-use crate::stream::stream_of;
+use crate::posterior::stream_of;
+use crate::vars::lock;
 use candle_core::{DType, Device, Result, Shape, Tensor, Var};
 use candle_nn::init::NormalOrUniform;
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder, VarMap};
-use std::collections::HashMap;
-use std::sync::{MutexGuard, PoisonError};
 use vmf_kernels::noise::{self, NoiseKey};
 
 /// A `VarBuilder` that keeps its variables in `vars` and draws their initial values from `seed`.
@@ -23,7 +22,7 @@ use vmf_kernels::noise::{self, NoiseKey};
 /// # use candle_nn::VarMap;
 /// let (a, b) = (VarMap::new(), VarMap::new());
 /// for vars in [&a, &b] {
-///     let vb = vmf_candle::seeded(vars, 42, DType::F32, &Device::Cpu);
+///     let vb = vmf_candle::layers::seeded(vars, 42, DType::F32, &Device::Cpu);
 ///     candle_nn::linear(3, 2, vb.pp("head"))?;
 /// }
 /// let weight = |vars: &VarMap| vars.data().lock().unwrap()["head.weight"].to_vec2::<f32>();
@@ -35,11 +34,6 @@ pub fn seeded(vars: &VarMap, seed: u64, dtype: DType, device: &Device) -> VarBui
     VarBuilder::from_backend(Box::new(backend), dtype, device.clone())
 }
 
-/// The variables of a map by name, whether or not a thread panicked while it held them.
-pub(crate) fn lock(vars: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
-    vars.data().lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct Seeded {
     vars: VarMap,
     seed: u64,
@@ -49,12 +43,9 @@ impl SimpleBackend for Seeded {
     fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let mut vars = lock(&self.vars);
         if let Some(var) = vars.get(name) {
-            if var.shape() != &s {
-                Err(Error::Shape {
-                    what: name.to_string(),
-                    reason: format!("asked for as {s:?}, but it exists as {:?}", var.shape()),
-                })?
-            }
+            check_shape(var.shape() == &s, name, || {
+                format!("the shape {s:?} was asked for, but the variable has {:?}", var.shape())
+            })?;
             return Ok(var.as_tensor().clone());
         }
         let values = draw(h, &s, self.seed, name);
@@ -68,7 +59,7 @@ impl SimpleBackend for Seeded {
     fn get_unchecked(&self, name: &str, dtype: DType, dev: &Device) -> Result<Tensor> {
         match lock(&self.vars).get(name) {
             Some(var) => var.to_dtype(dtype)?.to_device(dev),
-            None => candle_core::bail!("no variable named {name:?} to take without a shape"),
+            None => candle_core::bail!("there is no variable named {name:?}"),
         }
     }
 
@@ -114,6 +105,7 @@ fn uniform(key: NoiseKey, element: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashMap;
 
     #[test]
     fn follows_the_hint_and_not_the_order() -> Result<()> {

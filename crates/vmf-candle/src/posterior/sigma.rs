@@ -1,7 +1,8 @@
-//! sigma_eff, the one number a layer learns about its own uncertainty, kept positive by
+//! sigma_eff, the one number that a layer learns about its own uncertainty. It is positive by
 //! construction.
 
-use crate::error::Error;
+use crate::dtype::stable_dtype;
+use crate::error::check_setting;
 use candle_core::{DType, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
 use vmf_core::Parameterization;
@@ -24,9 +25,9 @@ pub(crate) fn ln_sigma_of(rho: &Tensor, parameterization: Parameterization) -> R
 
 /// `ln(1 + exp(x))` for any x, to full relative precision, with its gradient `1 / (1 + exp(-x))`.
 ///
-/// Differentiating the stable form `max(x, 0) + ln1p(exp(-|x|))` term by term would cancel for very
-/// negative x. So value and slope are computed each in their own stable form, and the graph holds
-/// the tangent: `value + slope * (x - x)`.
+/// The gradient of the stable form `max(x, 0) + ln1p(exp(-|x|))`, taken term by term, would cancel
+/// for very negative x. So value and slope are each computed in a stable form of their own, and the
+/// graph holds the tangent: `value + slope * (x - detach(x))`.
 pub(crate) fn softplus(x: &Tensor) -> Result<Tensor> {
     let at = x.detach();
     let tail = at.abs()?.neg()?.exp()?;
@@ -36,8 +37,8 @@ pub(crate) fn softplus(x: &Tensor) -> Result<Tensor> {
     value + (slope * (x - &at)?)?
 }
 
-/// `ln(1 + t)` without the loss of small t in the sum: the rounding of `1 + t` is undone by `t /
-/// ((1 + t) - 1)` (Kahan).
+/// `ln(1 + t)`, accurate for small t: the factor `t / ((1 + t) - 1)` undoes the rounding of `1 + t`
+/// (Kahan).
 fn ln_1p(t: &Tensor) -> Result<Tensor> {
     let sum = (t + 1.0)?;
     let rounded = (&sum - 1.0)?;
@@ -52,11 +53,11 @@ pub struct SigmaConfig {
     pub initial: f64,
     /// How it is kept positive.
     pub parameterization: Parameterization,
-    /// In how many groups the channels fall, each with a sigma_eff of its own. One is the paper's
+    /// The number of equal groups of channels, each with its own sigma_eff. One is the paper's
     /// method.
     pub groups: usize,
-    /// Whether it stays at its initial value. A frozen layer is noisy but has no gradient; its KL
-    /// is a constant.
+    /// Whether sigma_eff stays at its initial value. A frozen layer adds noise, its sigma_eff gets
+    /// no gradient, and its KL is a constant.
     pub frozen: bool,
 }
 
@@ -75,23 +76,13 @@ pub struct Sigma {
 }
 
 impl Sigma {
-    /// The parameter named `rho` at the builder's path, for one layer or for several that are to
-    /// share it.
+    /// The parameter named `rho` at the builder's path, for one layer or for several that share it.
     pub fn new(config: SigmaConfig, vb: VarBuilder) -> Result<Self> {
-        if !(config.initial > 0.0 && config.initial.is_finite()) {
-            Err(Error::Setting {
-                name: "the initial sigma_eff",
-                value: config.initial.to_string(),
-                requirement: "it must be positive and finite",
-            })?
-        }
-        if config.groups == 0 {
-            Err(Error::Setting {
-                name: "the number of sigma_eff groups",
-                value: "0".into(),
-                requirement: "a layer has at least one",
-            })?
-        }
+        let valid = config.initial > 0.0 && config.initial.is_finite();
+        let requirement = "it must be positive and finite";
+        check_setting(valid, "the initial sigma_eff", config.initial, requirement)?;
+        let (groups, requirement) = (config.groups, "a layer has at least one");
+        check_setting(groups > 0, "the number of sigma_eff groups", groups, requirement)?;
         let init = Init::Const(config.parameterization.rho(config.initial));
         let rho = vb.get_with_hints_dtype(config.groups, "rho", init, stable_dtype(vb.dtype()))?;
         let name = match vb.prefix() {
@@ -111,7 +102,7 @@ impl Sigma {
         &self.config
     }
 
-    /// The free parameter, one value a group. Without gradient where it is frozen.
+    /// The free parameter, one value per group. It has no gradient if it is frozen.
     pub fn rho(&self) -> Tensor {
         if self.config.frozen { self.rho.detach() } else { self.rho.clone() }
     }
@@ -121,7 +112,7 @@ impl Sigma {
         &self.rho
     }
 
-    /// sigma_eff, one value a group, differentiable.
+    /// sigma_eff, one value per group, differentiable.
     pub fn sigma(&self) -> Result<Tensor> {
         sigma_of(&self.rho(), self.config.parameterization)
     }
@@ -130,14 +121,6 @@ impl Sigma {
     pub fn values(&self) -> Result<Vec<f64>> {
         let rho = self.rho.detach().to_dtype(DType::F64)?.to_vec1::<f64>()?;
         Ok(rho.into_iter().map(|rho| self.config.parameterization.sigma(rho)).collect())
-    }
-}
-
-/// The dtype of what must not be rounded to half precision: noise parameters and statistics.
-pub(crate) fn stable_dtype(dtype: DType) -> DType {
-    match dtype {
-        DType::F64 => DType::F64,
-        _ => DType::F32,
     }
 }
 

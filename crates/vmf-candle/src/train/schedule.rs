@@ -1,24 +1,24 @@
-//! How a setting changes during training: beta, mostly, and learning rates.
+//! How beta and learning rates change during training.
 
 use std::f64::consts::PI;
 
-/// A number as a function of time, in any unit (epochs or steps, whole or not), as long as it is
-/// the same throughout.
+/// A number as a function of time. Time may be counted in epochs or in steps, and need not be
+/// whole.
 ///
 /// ```
-/// use vmf_candle::Schedule;
+/// use vmf_candle::prelude::*;
 /// let beta = Schedule::warmup(0.1, 20.0);
 /// assert_eq!((beta.at(0.0), beta.at(10.0), beta.at(100.0)), (0.0, 0.05, 0.1));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Schedule {
-    /// Always the same.
+    /// The same value at all times.
     Constant {
         /// The value.
         value: f64,
     },
-    /// From `from` to `to` in a straight line, then constant.
+    /// Linear from `from` to `to`, then constant.
     Linear {
         /// The value at time 0.
         from: f64,
@@ -36,14 +36,13 @@ pub enum Schedule {
         /// How long it takes.
         over: f64,
     },
-    /// Again and again from 0 to `peak` (Fu et al. 2019): in each period a straight rise, then
-    /// constant.
+    /// Cycles (Fu et al. 2019), each a linear rise from 0 to `peak` followed by a constant.
     Cyclical {
         /// The value at the top.
         peak: f64,
         /// The length of one cycle.
         period: f64,
-        /// The share of a cycle in which it rises.
+        /// The share of a cycle that the rise takes.
         rise: f64,
     },
 }
@@ -54,7 +53,7 @@ impl Schedule {
         Self::Constant { value }
     }
 
-    /// From 0 to `value` in a straight line: the paper's KL warm-up.
+    /// Linear from 0 to `value`: the paper's KL warm-up.
     pub fn warmup(value: f64, over: f64) -> Self {
         Self::Linear { from: 0.0, to: value, over }
     }
@@ -71,7 +70,7 @@ impl Schedule {
 
     /// The value at `time`.
     pub fn at(&self, time: f64) -> f64 {
-        // A schedule that takes no time is over from the start.
+        // A schedule of no length is at its end from the start.
         let progress = |over: f64| {
             if over > 0.0 { (time / over).clamp(0.0, 1.0) } else { 1.0 }
         };

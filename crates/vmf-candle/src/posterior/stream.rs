@@ -2,14 +2,13 @@
 //!
 //! A stream must not depend on the order in which layers are built, or two programs that build the
 //! same model differently would draw different noise. It is therefore a hash of the layer's path,
-//! the 32-bit FNV-1a, which is fixed by its specification (unlike the standard library's hasher)
-//! and needs no code of others.
+//! the 32-bit FNV-1a. Unlike the standard library's hasher it is fixed by a specification.
 
 /// The noise stream of the layer at `path`.
 ///
-/// 32 bits are few enough to collide, about once in a million models of a hundred layers. The
-/// [`Posterior`](crate::Posterior) sees all layers of a model, and refuses a collision with both
-/// names.
+/// Two of a model's hundred layers collide about once in a million models. The
+/// [`Posterior`](crate::posterior::Posterior) sees all layers of a model and refuses a collision,
+/// naming both layers.
 pub fn stream_of(path: &str) -> u32 {
     const OFFSET_BASIS: u32 = 0x811c_9dc5;
     const PRIME: u32 = 0x0100_0193;

@@ -1,9 +1,9 @@
-//! Layers one after the other.
+//! Layers in a chain.
 
 use crate::pass::{Forward, Pass};
 use candle_core::{Module, Result, Tensor};
 
-/// A plain Candle module in a stochastic model: it is the same in every pass.
+/// A plain Candle module in a stochastic model. It computes the same in every pass.
 #[derive(Clone, Debug)]
 pub struct Deterministic<M>(pub M);
 
@@ -18,10 +18,10 @@ impl<M: Module> Forward for Deterministic<M> {
 /// ```
 /// # use candle_core::{DType, Device, Result, Tensor};
 /// # use candle_nn::VarMap;
-/// use vmf_candle::{Forward, Pass, Posterior, Sequential, VmfConfig, vmf_linear};
+/// use vmf_candle::prelude::*;
 /// # let (vars, posterior) = (VarMap::new(), Posterior::new());
-/// # let vb = vmf_candle::seeded(&vars, 0, DType::F32, &Device::Cpu);
-/// let model = Sequential::new()
+/// # let vb = seeded(&vars, 0, DType::F32, &Device::Cpu);
+/// let model = Chain::new()
 ///     .add(vmf_linear(2, 16, VmfConfig::default().relu(), &posterior, vb.pp("hidden"))?)
 ///     .add_plain(candle_nn::linear(16, 3, vb.pp("head"))?);
 /// let xs = Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?;
@@ -29,30 +29,30 @@ impl<M: Module> Forward for Deterministic<M> {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 #[derive(Default)]
-pub struct Sequential {
+pub struct Chain {
     layers: Vec<Box<dyn Forward + Send + Sync>>,
 }
 
-impl Sequential {
+impl Chain {
     /// An empty chain, which returns its input.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The chain with another layer at its end.
+    /// Appends a layer.
     #[allow(clippy::should_implement_trait)]
     pub fn add(mut self, layer: impl Forward + Send + Sync + 'static) -> Self {
         self.layers.push(Box::new(layer));
         self
     }
 
-    /// The chain with a plain Candle module, or a closure `|xs| ..`, at its end.
+    /// Appends a plain Candle module, or a closure `|xs| ..`.
     pub fn add_plain(self, module: impl Module + Send + Sync + 'static) -> Self {
         self.add(Deterministic(module))
     }
 }
 
-impl Forward for Sequential {
+impl Forward for Chain {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
         let mut xs = xs.clone();
         for layer in &self.layers {
