@@ -65,18 +65,16 @@ pub(crate) const INITIALISATION: u32 = u32::MAX;
 impl Pass {
     /// A training step: batch statistics, noise, running statistics updated.
     ///
-    /// Each `step` of a run draws fresh noise; a run that is resumed at step `s` draws what it
-    /// would have drawn.
+    /// Each `step` of a run has its own noise. A run that is resumed at a step continues with the
+    /// noise of that step.
     pub fn train(seed: u64, step: u32) -> Self {
-        let mode = Mode::Train { seed, step };
-        Self { mode }
+        Self { mode: Mode::Train { seed, step } }
     }
 
     /// A training step without noise: the deterministic network to compare the variational one
     /// with.
     pub fn train_noiseless() -> Self {
-        let mode = Mode::TrainNoiseless;
-        Self { mode }
+        Self { mode: Mode::TrainNoiseless }
     }
 
     /// One deterministic pass in place of many noisy ones: each unit hands on the *expectation* of
@@ -97,8 +95,7 @@ impl Pass {
     /// under noise. They do not fit a pass without noise: this is what deterministic inference
     /// would be without [`reestimate`](crate::predict::reestimate).
     pub fn mean_as_trained() -> Self {
-        let mode = Mode::MeanAsTrained;
-        Self { mode }
+        Self { mode: Mode::MeanAsTrained }
     }
 
     /// Monte Carlo sample `k`: running statistics, noise. The noise never coincides with that of
@@ -112,14 +109,12 @@ impl Pass {
     ///
     /// Each copy sees exactly the noise that [`Pass::sample`] would give it.
     pub fn folded(seed: u64, first: u32, count: u32) -> Self {
-        let mode = Mode::Sample { seed, batch: 0, first, count: count.max(1) };
-        Self { mode }
+        Self { mode: Mode::Sample { seed, batch: 0, first, count: count.max(1) } }
     }
 
     /// Batch statistics without noise, averaged into the noise-free set; `batch` counts from 0.
     pub fn estimate(batch: u32) -> Self {
-        let mode = Mode::Estimate { batch };
-        Self { mode }
+        Self { mode: Mode::Estimate { batch } }
     }
 
     /// Monte Carlo samples `0 .. count` in one batch, as in [`Pass::folded`], from which each unit
@@ -159,7 +154,7 @@ impl Pass {
         }
     }
 
-    /// Whether this is a training step, for layers of a model's own such as dropout.
+    /// Whether this is a training step. A model's own layers can ask this, such as dropout.
     pub fn is_training(&self) -> bool {
         matches!(self.mode, Mode::Train { .. } | Mode::TrainNoiseless)
     }
@@ -190,14 +185,10 @@ impl Pass {
             Mode::Train { seed, step } => (seed, step, TRAINING, 1),
             Mode::Measure { seed, batch, count } => (seed, batch, 1, count as usize),
             Mode::Sample { seed, batch, first, count } => {
-                let last = u64::from(first) + u64::from(count);
+                let (name, last) =
+                    ("the last Monte Carlo sample", u64::from(first) + u64::from(count));
                 let valid = last < u64::from(INITIALISATION);
-                check_setting(
-                    valid,
-                    "the last Monte Carlo sample",
-                    last,
-                    "it must be below 2^32 - 1",
-                )?;
+                check_setting(valid, name, last, "it must be below 2^32 - 1")?;
                 (seed, batch, first + 1, count as usize)
             }
         };
@@ -240,7 +231,7 @@ impl Pass {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub trait Forward {
-    /// Computes the output for a batch, whose examples lie along the first dimension.
+    /// Computes the output for a batch with examples along the first dimension.
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor>;
 }
 

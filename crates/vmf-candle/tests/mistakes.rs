@@ -24,6 +24,8 @@ fn a_layer_names_itself_and_says_what_it_expects() -> Result<()> {
     );
     let single = message(conv.forward(&zeros(&[3, 6, 7], DType::F32)?, &Pass::mean()));
     assert!(single.contains("unsqueeze(0)"), "{single}");
+    let matrix = message(conv.forward(&zeros(&[2, 3], DType::F32)?, &Pass::mean()));
+    assert!(matrix.contains("(N, 3, H, W), got [2, 3]"), "{matrix}");
     for wide in [
         message(conv.forward(&zeros(&[2, 3, 6, 7], DType::F64)?, &Pass::mean())),
         message(linear.forward(&zeros(&[2, 5], DType::F64)?, &Pass::mean())),

@@ -30,6 +30,7 @@
 //! | [`Sphere`] | everything that depends on `D` and `kappa` alone: moments, normalizer, entropy, the KL, the link to `sigma_eff` and its inverses, the asymptotes of the paper |
 //! | [`VonMisesFisher`] | the distribution itself: density, moments, sampling in `O(D)`, maximum-likelihood fit |
 //! | [`Parameterization`] | `sigma_eff` kept positive by `exp` or `softplus` |
+//! | [`expected`] | what activations do to a Gaussian, for prediction in one deterministic pass: ReLU, maximum, GELU, SiLU, softmax |
 //! | [`bessel`] | the Bessel functions behind it, at orders of thousands and millions |
 //! | [`metrics`] | what a calibrated prediction is: ECE and its relatives, NLL, Brier, entropies, AUROC, temperature scaling |
 //!

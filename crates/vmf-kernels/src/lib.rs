@@ -29,6 +29,7 @@
 //! | [`gemm`] | the matrix product they are made of |
 //! | [`pool`] | maximum and average pooling with their gradients |
 //! | [`adam`] | Adam in one pass, on the sphere if asked |
+//! | [`normal_cdf`] | the normal distribution function, for expected activations |
 //! | [`simd`] | how one source is compiled for several instruction sets and chosen at run time |
 //!
 //! # What can be relied on

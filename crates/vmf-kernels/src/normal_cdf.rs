@@ -9,9 +9,10 @@
 //! ```text
 //! phi(u),   Q(u) = P(z > u),   h(u) = E (z - u)+,   e(u) = E ((z - u)+)^2
 //!
-//! Phi(t) = Q(u)           for t <= 0,    1 - Q(u)                       for t > 0
-//! g(t)   = h(u)                          t + h(u)
-//! V(t)   = e(u) - h(u)^2                 1 - e(u) - h(u) (2u + h(u))        variance of relu(t + z)
+//!          for t <= 0          for t > 0
+//! Phi(t) = Q(u)                1 - Q(u)
+//! g(t)   = h(u)                t + h(u)
+//! V(t)   = e(u) - h(u)^2       1 - e(u) - 2 u h(u) - h(u)^2        the variance of relu(t + z)
 //! ```
 //!
 //! Each integral falls like a Gaussian, and so does the fourth power of a polynomial of low degree:
@@ -19,12 +20,11 @@
 //! than an exponential followed by a polynomial. `tests/golden/normal_cdf.py` finds the
 //! polynomials.
 //!
-//! Largest absolute errors over all arguments; `g` is rounded to its own size on top of this where
-//! `t` is large:
+//! Largest absolute errors over all arguments, those of `g` relative to `g` where it exceeds one:
 //!
 //! | | `phi` | `Phi` | `g` | `V` |
 //! |---|---|---|---|---|
-//! | `f32` | 2e-7 | 3e-7 | 2e-7 | 5e-7 |
+//! | `f32` | 3e-7 | 4e-7 | 3e-7 | 5e-7 |
 //! | `f64` | 1e-15 | 1e-15 | 1e-15 | 2e-15 |
 
 use crate::element::Real;
@@ -77,7 +77,7 @@ macro_rules! normal_cdf {
                 let u = distance(self, $end);
                 let h = power::<_, $squarings>(polynomial::<_, S, _>(u, $h));
                 let e = power::<_, $squarings>(polynomial::<_, S, _>(u, $e));
-                let v = if self > 0.0 { 1.0 - e - h * (u + u + h) } else { e - h * h };
+                let v = if self > 0.0 { 1.0 - (e + (u + u) * h) } else { e } - h * h;
                 if v < 0.0 { 0.0 } else { v }
             }
         }
@@ -223,7 +223,7 @@ mod tests {
             (0..255u32 << 6).map(|i| f32::from_bits(i << 17 | i.wrapping_mul(77) & 0x1_ffff));
         let grid = (0..1 << 19).map(|i| i as f32 * (7.0 / (1 << 19) as f32));
         let signed = everywhere.chain(grid).flat_map(|t| [t, -t]);
-        assert_errors(signed, [2e-7, 3e-7, 2e-7, 5e-7]);
+        assert_errors(signed, [3e-7, 4e-7, 3e-7, 5e-7]);
     }
 
     #[test]

@@ -119,8 +119,7 @@ impl Checkpoint {
             moments.insert(name, state);
         }
         let steps = |moments: &BTreeMap<String, Moments>| {
-            let steps = moments.iter().map(|(name, m)| (name.clone(), m.steps));
-            steps.collect()
+            moments.iter().map(|(name, moments)| (name.clone(), moments.steps)).collect()
         };
         let layers = posterior
             .specs()

@@ -35,7 +35,7 @@ pub struct ConvStack {
 #[derive(Clone, Debug)]
 enum Stage {
     /// A convolution, and windows of this side to pool its output over.
-    Unit(VmfConv2d, Option<usize>),
+    Unit(Box<VmfConv2d>, Option<usize>),
     /// Pooling over windows of this side.
     MaxPool(usize),
 }
@@ -48,7 +48,7 @@ impl ConvStack {
 
     /// Appends a convolution.
     pub fn unit(mut self, conv: VmfConv2d) -> Self {
-        self.stages.push(Stage::Unit(conv, None));
+        self.stages.push(Stage::Unit(Box::new(conv), None));
         self
     }
 

@@ -71,8 +71,8 @@ impl Unit {
             self.measure(conv, xs, skip, samples, weight)?;
         }
         let relu = self.config.activation == Activation::Relu;
-        // Gain, shift and a skip connection come before the activation. The node does not have
-        // them, so that with them activation and pooling are left for later too.
+        // The node has no gain, shift and skip connection. They come before the activation, so where
+        // they exist activation and pooling follow the node too.
         let affine = self.norm.affine();
         let fused = affine.is_none() && skip.is_none();
         let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu && fused);
@@ -160,36 +160,31 @@ impl Unit {
 
     /// The convolution for these images. A linear layer is one of images of a single pixel.
     fn conv(&self, xs: &Images) -> Result<Conv2d> {
-        let (weight, input) = (self.weight.raw(), xs.tensor());
+        let (weight, dims, what) = (self.weight.raw(), xs.dims(), format!("layer {:?}", self.name));
         let VmfConfig { padding, stride, dilation, groups, .. } = self.config;
         let (out_channels, in_channels) = (weight.dim(0)?, weight.dim(1)? * groups);
-        let what = || format!("layer {:?}", self.name);
-        let Some([batch, channels, height, width]) = xs.dims().filter(|d| d[1] == in_channels)
-        else {
-            let hint = match input.dims() {
-                [channels, _, _] if *channels == in_channels => {
-                    "; a single image needs `unsqueeze(0)`"
-                }
-                _ => "",
-            };
-            let found = xs.dims().map_or(input.dims().to_vec(), |dims| dims.to_vec());
-            let reason = format!("expected images (N, {in_channels}, H, W), got {found:?}{hint}");
-            return Err(Error::shape(what(), reason).into());
+        let (batch, input, kernel) = match (&*dims, weight.dims()) {
+            (&[n, c], [_, _]) if c == in_channels => (n, [1, 1], [1, 1]),
+            (&[n, c, h, w], &[_, _, kh, kw]) if c == in_channels => (n, [h, w], [kh, kw]),
+            _ => {
+                let hint = match *dims {
+                    [c, _, _] if c == in_channels => "; a single image needs `unsqueeze(0)`",
+                    _ => "",
+                };
+                let reason =
+                    format!("expected images (N, {in_channels}, H, W), got {dims:?}{hint}");
+                return Err(Error::shape(what, reason).into());
+            }
         };
-        check_shape(input.dtype() == weight.dtype(), what(), || {
-            let (ours, theirs) = (weight.dtype(), input.dtype());
+        check_shape(xs.tensor().dtype() == weight.dtype(), what, || {
+            let (ours, theirs) = (weight.dtype(), xs.tensor().dtype());
             format!(
                 "its weights are {ours:?}, its input is {theirs:?}: convert one of them with `to_dtype`"
             )
         })?;
-        let kernel = match weight.dims() {
-            [_, _, height, width] => [*height, *width],
-            _ => [1, 1],
-        };
-        let input = [height, width];
         let shape = ConvShape {
             batch,
-            in_channels: channels,
+            in_channels,
             out_channels,
             input,
             kernel,

@@ -154,6 +154,16 @@ pub(super) enum Saved {
     Cuda(kernel::cuda::Statistics),
 }
 
+impl Saved {
+    fn on_cpu(&self) -> Result<&kernel::Statistics> {
+        match self {
+            Saved::Cpu(statistics) => Ok(statistics),
+            #[cfg(feature = "cuda")]
+            Saved::Cuda(_) => candle_core::bail!("bn-noise: a CUDA pass cannot end on the CPU"),
+        }
+    }
+}
+
 /// The node.
 pub(super) struct BnNoise {
     pub(super) config: Config,
@@ -211,12 +221,7 @@ impl BnNoise {
         let storages = [u, sigma, y, dy].map(Tensor::storage_and_layout);
         let [us, ys, dys] = [0, 2, 3].map(|i| cpu_slice::<E>(&storages[i]));
         let (us, ys, dys, sigmas) = (us?, ys?, dys?, cpu_slice::<E::Real>(&storages[1])?);
-        let statistics = match self.saved()? {
-            Saved::Cpu(statistics) => statistics,
-            #[cfg(feature = "cuda")]
-            Saved::Cuda(_) => candle_core::bail!("bn-noise: a CUDA pass cannot end on the CPU"),
-        };
-        let saved = kernel::Saved { u: us, y: ys, statistics };
+        let saved = kernel::Saved { u: us, y: ys, statistics: self.saved()?.on_cpu()? };
         let backward = match self.given {
             Some(_) => kernel::backward_eval,
             None => kernel::backward_train,

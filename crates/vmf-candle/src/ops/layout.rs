@@ -32,12 +32,11 @@ impl Images {
         &self.tensor
     }
 
-    /// Images, channels, height and width. `None` if the tensor is neither images nor a matrix.
-    pub(crate) fn dims(&self) -> Option<[usize; 4]> {
+    /// The dimensions in the order N, C, H, W.
+    pub(crate) fn dims(&self) -> Vec<usize> {
         match (self.tensor.dims(), self.layout) {
-            (&[n, c], _) => Some([n, c, 1, 1]),
-            (&[n, c, h, w], Layout::Nchw) | (&[h, w, n, c], Layout::Hwnc) => Some([n, c, h, w]),
-            _ => None,
+            (&[h, w, n, c], Layout::Hwnc) => vec![n, c, h, w],
+            (dims, _) => dims.to_vec(),
         }
     }
 
@@ -65,9 +64,10 @@ impl Images {
 
     /// One value per channel, in a shape that broadcasts to the images.
     pub(crate) fn per_channel(&self, values: &Tensor) -> Result<Tensor> {
-        let mut dims = vec![1; self.tensor.rank()];
-        dims[if self.tensor.rank() == 4 && self.layout == Layout::Hwnc { 3 } else { 1 }] =
-            values.elem_count();
+        let rank = self.tensor.rank();
+        let axis = if (rank, self.layout) == (4, Layout::Hwnc) { 3 } else { 1 };
+        let mut dims = vec![1; rank];
+        dims[axis] = values.elem_count();
         values.to_dtype(self.tensor.dtype())?.reshape(dims)
     }
 

@@ -15,7 +15,7 @@ pub use conv2d::{FusedConv2d, conv2d};
 pub use expected::{expected_activation, expected_relu};
 pub use pool::{avg_pool2d, max_pool2d};
 pub use reference::{bn_noise_eval_reference, bn_noise_reference, noise_tensor};
-pub use vmf_kernels::bn_noise::Config;
+pub use vmf_kernels::bn_noise::Config as BnNoiseConfig;
 pub use vmf_kernels::noise::{Noise, NoiseKey};
 
 pub(crate) use layout::Images;

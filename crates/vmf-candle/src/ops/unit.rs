@@ -146,7 +146,7 @@ impl Unit {
     fn pooled(&self, ys: Tensor) -> Result<Images> {
         let ys = Images::nchw(ys);
         match self.kernel.pool() {
-            Some(pool) => ys.max_pool(pool.shape().stride),
+            Some(pool) => ys.max_pool(pool.shape().window[0]),
             None => Ok(ys),
         }
     }

@@ -15,9 +15,8 @@ pub use vmf_core::Parameterization;
 
 use crate::error::{Error, check_setting};
 use crate::sphere::unit_rows;
-use candle_core::{DType, Device, Result, Tensor, TensorId, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use sigma::{ln_sigma_of, softplus};
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a layer tells the posterior about itself.
@@ -31,7 +30,7 @@ pub struct LayerSpec {
     pub units: usize,
     /// The noise parameter, its own or a shared one.
     pub sigma: Sigma,
-    /// The weight, where its rows are to stay on the unit sphere.
+    /// The weight, if its rows are to stay on the unit sphere.
     pub sphere_weight: Option<Tensor>,
 }
 
@@ -167,25 +166,22 @@ impl Posterior {
     /// What the posterior has learned, layer by layer.
     pub fn summary(&self) -> Result<Summary> {
         let specs = self.specs();
-        let uses = |id| {
-            let same = specs.iter().filter(|spec| spec.sigma.variable().id() == id);
-            same.count()
+        let uses = |sigma: &Sigma| {
+            let id = sigma.variable().id();
+            specs.iter().filter(|spec| spec.sigma.variable().id() == id).count()
         };
-        let layers = specs
-            .iter()
-            .map(|spec| {
-                let learned = Learned {
-                    name: spec.name.clone(),
-                    dim: spec.dim,
-                    units: spec.units,
-                    sigmas: spec.sigma.values()?,
-                    shared: uses(spec.sigma.variable().id()) > 1,
-                    frozen: spec.sigma.config().frozen,
-                };
-                Ok(LayerSummary::new(learned)?)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Summary::new(layers))
+        let layers = specs.iter().map(|spec| {
+            let learned = Learned {
+                name: spec.name.clone(),
+                dim: spec.dim,
+                units: spec.units,
+                sigmas: spec.sigma.values()?,
+                shared: uses(&spec.sigma) > 1,
+                frozen: spec.sigma.config().frozen,
+            };
+            Ok(LayerSummary::new(learned)?)
+        });
+        Ok(Summary::new(layers.collect::<Result<_>>()?))
     }
 
     /// Puts the rows of every weight under the sphere constraint back on the unit sphere.
@@ -206,28 +202,6 @@ impl Posterior {
     /// What each layer said about itself, in the order of registration.
     pub fn specs(&self) -> Vec<LayerSpec> {
         self.lock().iter().map(|layer| layer.spec.clone()).collect()
-    }
-
-    /// The variables that are noise parameters.
-    pub(crate) fn noise_ids(&self) -> HashSet<TensorId> {
-        self.lock().iter().map(|layer| layer.spec.sigma.variable().id()).collect()
-    }
-
-    /// The variables that are frozen noise parameters.
-    pub(crate) fn frozen_ids(&self) -> HashSet<TensorId> {
-        self.lock()
-            .iter()
-            .filter(|layer| layer.spec.sigma.config().frozen)
-            .map(|layer| layer.spec.sigma.variable().id())
-            .collect()
-    }
-
-    /// The variables whose rows stay on the unit sphere.
-    pub(crate) fn sphere_ids(&self) -> HashSet<TensorId> {
-        self.lock()
-            .iter()
-            .filter_map(|layer| layer.spec.sphere_weight.as_ref().map(Tensor::id))
-            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Layer>> {

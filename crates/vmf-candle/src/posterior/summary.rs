@@ -306,7 +306,7 @@ impl fmt::Display for Summary {
         for row in &rows {
             writeln!(f, "{}", line(&row.each_ref().map(String::as_str)))?;
         }
-        write!(f, "KL in all: {} nats", number(self.kl()))
+        write!(f, "total KL: {} nats", number(self.kl()))
     }
 }
 
@@ -364,7 +364,7 @@ mod tests {
 layer         D   M     sigma_eff  kappa  cosine  KL (nats)
 a            27  64        0.2500  12.35   0.500       1234
 features.10  27  64  0.5000..2.000  12.35   0.500       1234
-KL in all: 2469 nats";
+total KL: 2469 nats";
         let printed = summary.to_string();
         let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(squeeze(&printed), squeeze(expected));

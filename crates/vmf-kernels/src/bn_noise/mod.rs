@@ -205,7 +205,7 @@ fn check<R: Real>(
     if let Some(NoiseTerm { noise, sigma }) = noise {
         noise.check(shape.elements())?;
         if sigma.is_empty() || !shape.channels.is_multiple_of(sigma.len()) {
-            return Err(Error::Groups { groups: sigma.len(), channels: shape.channels });
+            return Err(Error::SigmaGroups { groups: sigma.len(), channels: shape.channels });
         }
     }
     Ok(())

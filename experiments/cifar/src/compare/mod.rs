@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<()> {
     let comparison = compare(args)?;
     let report = write::write(&comparison, &args.out)?;
     println!();
-    tables::scores(&comparison)?.print();
+    tables::scores(&comparison)?.print()?;
     println!();
     println!("the report is {}", report.display());
     Ok(())

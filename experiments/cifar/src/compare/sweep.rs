@@ -1,6 +1,6 @@
 //! The curve over beta: what the weight of the KL trades for what.
 
-use lab::{Axis, Figure, Legend, Panel, Series};
+use plot::{Axis, Figure, Legend, Panel, Series};
 
 use super::Comparison;
 use super::group::{Group, Spread};

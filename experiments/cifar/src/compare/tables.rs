@@ -134,7 +134,7 @@ pub(super) fn csv(comparison: &Comparison) -> Result<Csv> {
     }
     header.push("ece_ratio".into());
     let mut csv = Csv::new(header);
-    let or_empty = |number: Option<f64>| number.map_or(Field::Text(String::new()), Field::Float);
+    let or_empty = |number: Option<f64>| number.map_or("".into(), Field::from);
     for (group, way) in comparison.rows() {
         let mut row: Vec<Field> =
             vec![group.label.as_str().into(), way_name(way).into(), group.members.len().into()];

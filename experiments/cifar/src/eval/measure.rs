@@ -28,7 +28,7 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let is_noisy = settings.method.is_noisy();
     let batches = set.test.len().div_ceil(BATCH) as u64;
     let passes = 2 + if is_noisy { u64::from(protocol.samples) } else { 0 };
-    let bar = lab::Progress::new(format!("evaluating {}", trained.name()), batches * passes);
+    let bar = lab::ProgressBar::new(format!("evaluating {}", trained.name()), batches * passes);
 
     bar.message("statistics without noise");
     evaluate::measure_statistics(model, set, settings.statistics_images, device)?;

@@ -118,9 +118,9 @@ fn aligned(mut table: Table, first: usize) -> Table {
 /// Prints the tables.
 pub(super) fn print(evaluation: &Evaluation) -> Result<()> {
     println!();
-    scores(evaluation)?.print();
+    scores(evaluation)?.print()?;
     println!();
-    tempered(evaluation)?.print();
+    tempered(evaluation)?.print()?;
     let note = explanation(evaluation.network.settings.method).replace('`', "");
     println!("\n{note}\n");
     Ok(())

@@ -10,7 +10,7 @@
 //! of which the coordinates tell the cosine.
 
 use candle_core::{DType, Result, Tensor};
-use lab::linspace;
+use plot::linspace;
 use serde::{Deserialize, Serialize};
 use vmf_candle::posterior::stream_of;
 use vmf_kernels::noise::{NoiseKey, normal};

@@ -128,7 +128,7 @@ impl Measured {
 
     /// Measures what is left. Says whether all of it was, or it was asked to stop.
     pub(super) fn go_on(&mut self, probe: &Probe, directions: &Directions) -> Result<bool> {
-        let bar = lab::Progress::new("landscape", self.total() as u64);
+        let bar = lab::ProgressBar::new("landscape", self.total() as u64);
         bar.advance((self.total() - self.left()) as u64);
         for (family, place, point) in self.todo() {
             if interrupt::asked() {

@@ -1,6 +1,6 @@
 //! The figures of a report.
 
-use lab::{Axis, Color, Dash, Figure, Heatmap, Legend, Marker, Panel, ReliabilityBin, Series};
+use plot::{Axis, Color, Dash, Figure, Heatmap, Legend, Marker, Panel, ReliabilityBin, Series};
 use vmf_candle::posterior::Summary;
 
 use crate::eval::results::{Quality, Tempered};

@@ -154,21 +154,19 @@ impl Adam {
     /// not change.
     pub fn for_model(vars: &VarMap, posterior: &Posterior, config: AdamConfig) -> Result<Self> {
         config.check()?;
-        let (noise, frozen, sphere) =
-            (posterior.noise_ids(), posterior.frozen_ids(), posterior.sphere_ids());
+        let specs = posterior.specs();
+        let group = |var: &Var| {
+            let is = |tensor: &Tensor| tensor.id() == var.id();
+            if let Some(spec) = specs.iter().find(|spec| is(spec.sigma.variable())) {
+                return (!spec.sigma.config().frozen).then_some(Group::Noise);
+            }
+            let on_sphere = specs.iter().any(|spec| spec.sphere_weight.as_ref().is_some_and(is));
+            Some(if on_sphere { Group::Sphere } else { Group::Base })
+        };
         let mut parameters: Vec<Parameter> = lock(vars)
             .iter()
-            .filter(|(_, var)| var.dtype().is_float() && !frozen.contains(&var.id()))
-            .map(|(name, var)| {
-                let group = if noise.contains(&var.id()) {
-                    Group::Noise
-                } else if sphere.contains(&var.id()) {
-                    Group::Sphere
-                } else {
-                    Group::Base
-                };
-                Parameter::new(name.clone(), var.clone(), group)
-            })
+            .filter(|(_, var)| var.dtype().is_float())
+            .filter_map(|(name, var)| Some(Parameter::new(name.clone(), var.clone(), group(var)?)))
             .collect();
         // The map has no fixed order, and the rounding of a sum depends on the order of its terms.
         parameters.sort_by(|a, b| a.name.cmp(&b.name));
