@@ -101,7 +101,7 @@ fn a_network_predicts_in_one_pass_what_noisy_passes_predict_on_average() -> Resu
         Ok((z.sum::<f64>() / mean.len() as f64).sqrt())
     };
     let (expected, noise_off) = (off(Pass::expected())?, off(Pass::mean_as_trained())?);
-    assert!(expected < 0.2 && expected < 0.25 * noise_off, "{expected} {noise_off}");
+    assert!(expected < 0.35 && expected < 0.2 * noise_off, "{expected} {noise_off}");
 
     let one = predict(&network, &xs, Samples::expected(&posterior))?;
     let many = predict(&network, &xs, Samples::monte_carlo(2000, 4))?;
