@@ -109,7 +109,7 @@ fn a_network_predicts_in_one_pass_what_noisy_passes_predict_on_average() -> Resu
     let total = largest_difference(&values(&one.entropy), &values(&many.entropy));
     let information =
         largest_difference(&values(&one.mutual_information), &values(&many.mutual_information));
-    assert!(probs < 0.03 && total < 0.03 && information < 0.02, "{probs} {total} {information}");
+    assert!(probs < 0.03 && total < 0.06 && information < 0.02, "{probs} {total} {information}");
     assert!(values(&one.mutual_information).iter().all(|value| *value > 0.0));
     Ok(())
 }

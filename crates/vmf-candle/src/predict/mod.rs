@@ -9,6 +9,7 @@ mod expected;
 mod reestimate;
 mod samples;
 
+pub(crate) use reestimate::measure_variances;
 pub use reestimate::{Reestimated, reestimate};
 pub use samples::{Folding, Samples};
 

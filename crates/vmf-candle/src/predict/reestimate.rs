@@ -51,7 +51,7 @@ pub fn reestimate<M: Forward + ?Sized>(
     batches: impl IntoIterator<Item = Result<Tensor>>,
 ) -> Result<Reestimated> {
     let mut seen = 0;
-    let mut measurement = Measurement::default();
+    let mut measurement = Measurement::of(EXAMPLES);
     for (batch, xs) in batches.into_iter().enumerate() {
         let xs = xs?;
         check_finite(&xs)?;
@@ -73,6 +73,19 @@ pub fn reestimate<M: Forward + ?Sized>(
     Ok(Reestimated { batches: seen, discrepancy })
 }
 
+/// Measures only what the expected pass needs, on the first 32 of a batch of training inputs: enough
+/// for a signal during training, at the price of a few steps.
+pub(crate) fn measure_variances<M: Forward + ?Sized>(
+    model: &M,
+    posterior: &Posterior,
+    xs: &Tensor,
+) -> Result<()> {
+    let mut measurement = Measurement::of(ROWS / SAMPLES as usize);
+    measurement.add(model, xs)?;
+    measurement.finish(model, posterior)?;
+    Ok(())
+}
+
 /// Refuses inputs that are not finite before they reach any statistics.
 fn check_finite(xs: &Tensor) -> Result<()> {
     // 0 x is 0 for every number, and NaN for what is none.
@@ -81,8 +94,9 @@ fn check_finite(xs: &Tensor) -> Result<()> {
 }
 
 /// The covariance of the outputs over draws of the weights, averaged over examples.
-#[derive(Default)]
 struct Measurement {
+    /// How many examples are wanted, and how many there are.
+    wanted: usize,
     examples: usize,
     passes: u32,
     covariance: Option<Tensor>,
@@ -91,10 +105,14 @@ struct Measurement {
 }
 
 impl Measurement {
+    fn of(wanted: usize) -> Self {
+        Self { wanted, examples: 0, passes: 0, covariance: None, last: None }
+    }
+
     fn add<M: Forward + ?Sized>(&mut self, model: &M, xs: &Tensor) -> Result<()> {
         let samples = SAMPLES as usize;
         let mut first = 0;
-        while first < xs.dim(0)? && self.examples < EXAMPLES {
+        while first < xs.dim(0)? && self.examples < self.wanted {
             let rows = (ROWS / samples).min(xs.dim(0)? - first);
             let inputs = xs.narrow(0, first, rows)?;
             let pass = Pass::measure(SEED, self.passes, SAMPLES);
