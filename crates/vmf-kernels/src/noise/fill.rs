@@ -1,7 +1,7 @@
 //! Normals by the batch, in the order of the elements.
 //!
-//! A batch is [`BATCH_BLOCKS`] Philox blocks. First their words are made (in 64-bit lanes), then the
-//! normals (in 32-bit lanes), in plain loops that LLVM vectorizes. A batch never leaves the
+//! A batch is [`BATCH_BLOCKS`] Philox blocks. First their words are made (in 64-bit lanes), then
+//! the normals (in 32-bit lanes), in plain loops that LLVM vectorizes. A batch never leaves the
 //! first-level cache.
 
 use super::philox::Blocks;

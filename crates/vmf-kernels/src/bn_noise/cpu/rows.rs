@@ -127,8 +127,8 @@ impl<R: Real> RowGradientSums<R> {
     }
 }
 
-/// The slices that are written are arguments of their own: only then does LLVM know that they do not
-/// overlap, and vectorizes the loop without run-time checks.
+/// The slices that are written are arguments of their own: only then does LLVM know that they do
+/// not overlap, and vectorizes the loop without run-time checks.
 #[inline(always)]
 fn add_row<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
     columns: Columns<E::Real>,
