@@ -2,7 +2,7 @@
 //! and convolutional layers are this unit with inputs of different shapes.
 //!
 //! ```text
-//! y = pool(act(gain * (normalize(w~ * x) + sigma_eff * z) + shift)),      w~ = w / |w|,   z ~ N(0, 1)
+//! y = pool(act(gain * (normalize(w~ * x) + sigma_eff * z) + shift)),   w~ = w / |w|,  z ~ N(0, 1)
 //! ```
 
 use super::config::{Activation, VmfConfig};
