@@ -4,8 +4,8 @@
 //! cargo run --release -p vmf-candle --example calibrated
 //! ```
 //!
-//! A small network of candle-nn's layers learns to distinguish four directions of noisy stripes from
-//! few images, some of them with wrong labels. It memorizes the wrong labels and becomes
+//! A small network of candle-nn's layers learns to distinguish four directions of noisy stripes
+//! from few images, some of them with wrong labels. It memorizes the wrong labels and becomes
 //! overconfident. The same network with `vmf_linear` instead of linear layers and batch
 //! normalization, trained on the same images, is much better calibrated.
 

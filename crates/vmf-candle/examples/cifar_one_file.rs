@@ -1,13 +1,13 @@
 //! CIFAR-10 in one file, to read from top to bottom: data, model, training and evaluation.
 //!
 //! ```text
-//! cargo run --release -p cifar -- fetch                                     # once: puts CIFAR-10 into data/
-//! cargo run --release -p vmf-candle --example cifar_one_file                # 5 epochs of all 50,000 images
-//! cargo run --release -p vmf-candle --example cifar_one_file -- 2 5000      # 2 epochs of 5,000 images
+//! cargo run --release -p cifar -- fetch                                  # once: fetches the data
+//! cargo run --release -p vmf-candle --example cifar_one_file             # 5 epochs, all images
+//! cargo run --release -p vmf-candle --example cifar_one_file -- 2 5000   # 2 epochs, 5,000 images
 //! ```
 //!
-//! A third argument names a folder with the binary version of CIFAR-10, if it is not in `data/`. The
-//! package `cifar` trains the paper's networks with augmentation, checkpoints and reports.
+//! A third argument names a folder with the binary version of CIFAR-10, if it is not in `data/`.
+//! The package `cifar` trains the paper's networks with augmentation, checkpoints and reports.
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{Linear, Optimizer, VarBuilder, VarMap};

@@ -30,7 +30,8 @@ fn main() -> Result<()> {
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, SEED, DType::F32, &device);
-    // The biases are spread out, so that the first layer can bend anywhere in the range of the data.
+    // The biases are spread out, so that the first layer can bend anywhere in the range of the
+    // data.
     let bias = vb.get_with_hints(64, "input.bias", Init::Uniform { lo: -3.0, up: 3.0 })?;
     let weight = vb.get_with_hints((64, 1), "input.weight", Init::Uniform { lo: -2.0, up: 2.0 })?;
     let log_noise = vb.get_with_hints(1, "log_noise", Init::Const(0.0))?;

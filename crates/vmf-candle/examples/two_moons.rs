@@ -4,8 +4,8 @@
 //! cargo run --release -p vmf-candle --example two_moons
 //! ```
 //!
-//! Draws the plane as text: the training points as `o` and `x`, and the uncertainty of the prediction
-//! everywhere else, from blank (certain) to `@` (as likely one class as the other).
+//! Draws the plane as text: the training points as `o` and `x`, and the uncertainty of the
+//! prediction everywhere else, from blank (certain) to `@` (as likely one class as the other).
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Optimizer, VarMap};

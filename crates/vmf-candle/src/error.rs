@@ -27,7 +27,7 @@ pub enum Error {
 
     /// Two layers were registered under one name.
     #[error(
-        "a layer named {name:?} is in the posterior already: give each layer a path of its own with `vb.pp(..)`"
+        "a layer named {name:?} is in the posterior already: give each layer its own path with `vb.pp(..)`"
     )]
     DuplicateLayer {
         /// The name.
@@ -56,7 +56,7 @@ pub enum Error {
 
     /// A value that must be a number is NaN or infinite.
     #[error(
-        "{what} is not finite: the step was not taken and every parameter is as it was. A lower learning rate, gradient clipping or a KL warm-up are the usual remedies"
+        "{what} is not finite: the step was not taken and no parameter has changed. The usual remedies are a lower learning rate, gradient clipping or a KL warm-up"
     )]
     NonFinite {
         /// The tensor, by name.
@@ -84,7 +84,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 
@@ -108,8 +108,8 @@ pub enum Error {
         supported: u64,
     },
 
-    /// Values that are sound but belong to another model.
-    #[error("the values do not fit the model, which is left as it was: {0}")]
+    /// Values that are valid but belong to another model.
+    #[error("the values do not fit the model, which has not changed: {0}")]
     Mismatch(String),
 
     /// A state dict cannot be converted.

@@ -41,10 +41,12 @@
 //!     .add_plain(candle_nn::linear(16, 10, vb.pp("head"))?);
 //!
 //! // Train.
-//! let mut adam = Adam::for_model(&vars, &posterior, AdamConfig { lr: 1e-3, ..Default::default() })?;
+//! let config = AdamConfig { lr: 1e-3, ..Default::default() };
+//! let mut adam = Adam::for_model(&vars, &posterior, config)?;
 //! let beta = Schedule::warmup(posterior.suggested_beta(train_set_len), 0.2 * f64::from(epochs));
 //! for epoch in 0..epochs {
-//!     let logits = model.forward(&images, &Pass::train(seed, epoch))?; // one batch per epoch, for brevity
+//!     // One batch per epoch, for brevity.
+//!     let logits = model.forward(&images, &Pass::train(seed, epoch))?;
 //!     let nll = cross_entropy(&logits, &labels)?;
 //!     let loss = Elbo::new(train_set_len).beta(beta.at(epoch.into())).loss(&nll, &posterior)?;
 //!     adam.backward_step(&loss.total)?; // loss.nll and loss.kl are there to log

@@ -293,11 +293,11 @@ fn hostile_files_are_errors() -> Result<()> {
         ),
         ("gap", assemble(&format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 9, 17)), &[0; 17])),
         (
-            "is said to be",
+            "the header says",
             assemble(&format!("{{{metadata},{}}}", tensor("a", "[3]", 0, 8)), &[0; 8]),
         ),
         (
-            "is said to be",
+            "the header says",
             assemble(
                 &format!(
                     "{{{metadata},{}}}",
@@ -307,7 +307,7 @@ fn hostile_files_are_errors() -> Result<()> {
             ),
         ),
         (
-            "is said to be",
+            "the header says",
             assemble(
                 &format!("{{{metadata},{}}}", tensor("a", "[9223372036854775808,2]", 0, 8)),
                 &[0; 8],

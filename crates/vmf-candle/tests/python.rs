@@ -1,9 +1,9 @@
 //! A checkpoint in PyTorch: python/load_checkpoint.py must reproduce the logits.
 //!
-//! If Python has PyTorch and safetensors (the interpreter is `python3`, or what `VMF_PYTHON` names),
-//! the script runs a fresh checkpoint. In any case a stored checkpoint is loaded and compared with
-//! its stored PyTorch logits, which also shows that old files stay readable. `VMF_WRITE_GOLDEN=1`
-//! writes that pair anew.
+//! If Python has PyTorch and safetensors (the interpreter is `python3`, or what `VMF_PYTHON`
+//! names), the script runs a fresh checkpoint. In any case a stored checkpoint is loaded and
+//! compared with its stored PyTorch logits, which also shows that old files stay readable.
+//! `VMF_WRITE_GOLDEN=1` writes that pair anew.
 
 mod common;
 

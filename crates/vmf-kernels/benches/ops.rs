@@ -1,11 +1,11 @@
-//! The operations that [`conv`](../conv.rs) and [`gemm`](../gemm.rs) do not time, beside those of
-//! stock Candle: `cargo bench -p vmf-kernels --bench ops -- [threads]`.
+//! Times the operations that [`conv`](../conv.rs) and [`gemm`](../gemm.rs) leave out, beside those
+//! of stock Candle: `cargo bench -p vmf-kernels --bench ops -- [threads]`.
 //!
-//! Convolutions of other shapes than 3x3 (forward; input and weight gradient), pooling, conversions
-//! of layout and the optimizer's step. The contenders take turns, and the fastest run of each
-//! counts. Ours are in the layout `[position][image][channel]`, Candle's in its own. Candle has no
-//! gradient for a convolution in groups and no optimizer below its tensors: there only our time is
-//! given.
+//! These are convolutions with kernels other than 3x3 (forward; input and weight gradient),
+//! pooling, conversions of layout and the optimizer's step. The contenders take turns, and the
+//! fastest run of each counts. Our tensors are in HWNC, those of Candle in NCHW. Candle has no
+//! gradient for a convolution in groups and no optimizer on plain slices, so only our time is
+//! printed there.
 
 mod common;
 
@@ -35,8 +35,8 @@ fn main() {
     });
 }
 
-/// One line: times of the forward and of the backward pass, ours and Candle's, and how many times
-/// ours Candle's is.
+/// Prints one line: the times of the forward and the backward pass, ours and Candle's, and the
+/// ratio of Candle's to ours.
 fn print(name: &str, passes: [Option<(f64, Option<f64>)>; 2]) {
     print!("{name:<44}");
     for (pass, width) in passes.into_iter().zip([9, 12]) {

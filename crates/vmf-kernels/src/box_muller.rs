@@ -1,11 +1,11 @@
-//! Two random words to two standard normals: the transform of Box and Muller (1958).
+//! The transform of Box and Muller (1958), which makes two standard normals of two random words.
 //!
 //! ```text
 //! u1 = ((first word >> 8) + 1) / 2^24 in (0, 1],      u2 = (second word >> 8) / 2^24 in [0, 1)
 //! radius = sqrt(-2 ln u1),    angle = 2 pi u2,        normals: radius cos(angle), radius sin(angle)
 //! ```
-//! The module depends on no other part of [`noise`](crate::noise), so that the number types of the
-//! kernels can promise the transform ([`Real`](crate::Real)).
+//! The module depends on neither [`noise`](crate::noise) nor [`Real`](crate::Real), which both
+//! depend on it: every number type that kernels compute in has the transform.
 
 use crate::simd::Simd;
 
@@ -14,8 +14,8 @@ const UNUSED_BITS: u32 = 8;
 
 /// A number type that normals can be computed in.
 ///
-/// The transform is in two halves, for two loops: in a short loop the processor overlaps more
-/// elements. The square root takes long, and is in the half that has more to do meanwhile.
+/// The transform has two halves, for two loops: in a short loop the processor overlaps more
+/// elements. The square root has a long latency, so it is in the half with more other work.
 pub trait BoxMuller: Sized {
     /// The square of the radius, `-2 ln u1`.
     fn squared_radius<S: Simd>(word: u32) -> Self;
@@ -101,13 +101,13 @@ fn minus_two_ln<S: Simd>(radius_word: u32) -> f32 {
     S::mul_add(exponent, -2.0 * std::f32::consts::LN_2, minus_two_ln_m)
 }
 
-/// `sin` and `cos` of `2 pi u2`, apart from their common sign, which is returned first as the sign
+/// `sin` and `cos` of `2 pi u2`, except for their common sign, which is returned first, as the sign
 /// bit of a float.
 ///
 /// The word, as a signed integer, is the angle in units of 2 pi / 2^32. Doubled, it wraps around at
-/// every half turn, which leaves the angle x in [-pi/2, pi/2) up to half turns; they change the
-/// sign of both functions, and their parity is the exclusive-or of the word's two upper bits. None
-/// of this rounds.
+/// every half turn, which leaves an angle x in [-pi/2, pi/2) up to half turns. A half turn changes
+/// the sign of both functions. Whether there is one is the exclusive-or of the two upper bits of
+/// the word. None of this rounds.
 #[inline(always)]
 fn sin_cos<S: Simd>(angle_word: u32) -> (u32, f32, f32) {
     /// P in `sin x = x + x^3 P(x^2)`; error 5e-9.
@@ -126,8 +126,8 @@ fn sin_cos<S: Simd>(angle_word: u32) -> (u32, f32, f32) {
     (negative, sin, cos)
 }
 
-/// A polynomial in x, lowest power first: its even and its odd part by Horner's rule in x^2, side
-/// by side, because a processor would wait for one long chain.
+/// A polynomial in x, lowest power first. Its even and its odd part are evaluated by Horner's rule
+/// in x^2, side by side: one long chain would make the processor wait.
 #[inline(always)]
 fn polynomial<S: Simd, const N: usize>(x: f32, x2: f32, coefficients: [f32; N]) -> f32 {
     let mut parts = [0.0; 2];

@@ -1,4 +1,5 @@
-//! What the results must not depend on: threads, layout, folding. And what is refused.
+//! Results must not depend on threads, layout or the folding of samples, and wrong arguments are
+//! refused.
 
 use vmf_kernels::Error;
 use vmf_kernels::bn_noise::{
@@ -15,7 +16,7 @@ fn values(stream: u32, count: usize) -> Vec<f32> {
     values
 }
 
-/// Everything that a training step gives, for inputs in the memory order of the shape.
+/// All results of a training step, in the layout of the shape.
 #[derive(Clone, Debug, PartialEq)]
 struct Outcome {
     statistics: Statistics,
@@ -106,7 +107,7 @@ fn both_layouts_agree() {
     }
 }
 
-/// Samples folded into a batch see the noise that they would see one after another.
+/// Samples folded into a batch have the same noise as one after another.
 #[test]
 fn folded_samples_are_separate_samples() {
     let (samples, n, c, s) = (3, 2, 5, 12);

@@ -7,8 +7,8 @@ use crate::case::{Case, Outcome, run};
 use crate::machine::Machine;
 
 /// The cases that every level runs: odd sizes, one element per channel, batch 1, numbers of
-/// positions below, at and above a warp and a block, every way of tiling, groups of channels, folded
-/// samples, evaluation, and unaligned tensors.
+/// positions below, at and above a warp and a block, every way of tiling, groups of channels,
+/// folded samples, evaluation, and unaligned tensors.
 pub fn cases() -> Vec<Case> {
     let shapes = [
         (1, 1, 1),

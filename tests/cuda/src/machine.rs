@@ -17,8 +17,8 @@ pub trait Machine {
     fn launch(&mut self, launch: &Launch, order: u32) -> Result<(), String>;
 }
 
-/// A source to compile: the library's kernels for one storage, and the kernels that return the noise
-/// itself.
+/// A source to compile: the library's kernels for one storage, and the kernels that return the
+/// noise itself.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The CUDA source.

@@ -12,8 +12,8 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// The program with the defect. Panics if the source no longer has the text. Then the mutant must
-    /// be rewritten.
+    /// The program with the defect. Panics if the source no longer has the text. Then the mutant
+    /// must be rewritten.
     pub fn apply(&self, program: &Program) -> Program {
         let found = program.source.matches(self.from).count();
         assert_eq!(found, 1, "{}: `{}` occurs {found} times", self.defect, self.from);

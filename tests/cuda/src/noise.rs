@@ -6,8 +6,8 @@ use vmf_kernels::noise::{MAX_ELEMENTS, Noise, NoiseKey, normal, philox4x32_10};
 use crate::machine::Machine;
 
 /// How far a normal in `f32` may be from the reference in double precision. |z| is at most 5.8,
-/// where one unit in the last place is 5e-7. The logarithm, the root, the sine and the products each
-/// add to the error, a few units in total.
+/// where one unit in the last place is 5e-7. The logarithm, the root, the sine and the products
+/// each add to the error, a few units in total.
 pub const TOLERANCE: f64 = 2e-6;
 
 /// Compares the noise of a machine with the CPU's.

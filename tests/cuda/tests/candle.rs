@@ -1,5 +1,5 @@
-//! Level 5: the operation of `vmf-candle` on a CUDA device, through Candle, compared with the CPU. It
-//! runs on a GPU or on the mock.
+//! Level 5: the operation of `vmf-candle` on a CUDA device, through Candle, compared with the CPU.
+//! It runs on a GPU or on the mock.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{

@@ -1,5 +1,5 @@
-//! Level 4: the launcher, on the driver of a GPU or on the mock. `VMF_CUDA_DEVICE` is the ordinal of
-//! the device, 0 if unset.
+//! Level 4: the launcher, on the driver of a GPU or on the mock. `VMF_CUDA_DEVICE` is the ordinal
+//! of the device, 0 if unset.
 //!
 //! Without a device these tests fail; they are not skipped. On the mock everything runs except the
 //! measurement of throughput, and some tests run with defects that only the mock can introduce.

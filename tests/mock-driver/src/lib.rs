@@ -2,15 +2,15 @@
 //!
 //! It implements the part of the CUDA driver API that cudarc uses to launch kernels, with
 //! [`ptx_machine`] to execute them, and the part of cuBLAS and cuRAND that Candle needs to open a
-//! device. There are two devices of compute capability 8.0, each with memory of its own that kernels
-//! of the other cannot reach. Work on a stream is done before the call returns.
+//! device. There are two devices of compute capability 8.0, each with memory of its own that
+//! kernels of the other cannot reach. Work on a stream is done before the call returns.
 //!
-//! It shows whether a program makes the right calls with the right arguments. It shows nothing about
-//! speed or about mistakes in synchronization.
+//! It shows whether a program makes the right calls with the right arguments. It shows nothing
+//! about speed or about mistakes in synchronization.
 //!
 //! Two environment variables introduce defects, to check that a test notices them:
-//! `MOCK_CUDA_SWAP=kernel,i,j` swaps two arguments of a kernel, and `MOCK_CUDA_FAIL=kernel` makes its
-//! launches fail.
+//! `MOCK_CUDA_SWAP=kernel,i,j` swaps two arguments of a kernel, and `MOCK_CUDA_FAIL=kernel` makes
+//! its launches fail.
 #![allow(non_snake_case, reason = "the functions have the names of the driver API")]
 
 mod device;

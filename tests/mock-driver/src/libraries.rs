@@ -73,8 +73,8 @@ impl Matrices {
         self.address.wrapping_add_signed(4 * index as i64 * self.stride)
     }
 
-    /// Reads matrix `index`, which is `rows x columns` after its transposition, as a function of row
-    /// and column.
+    /// Reads matrix `index`, which is `rows x columns` after its transposition, as a function of
+    /// row and column.
     fn read(
         &self,
         index: usize,

@@ -7,10 +7,10 @@
 //! ones are computed in double precision and rounded; a GPU may differ from that in the last two
 //! bits.
 //!
-//! Device memory is a set of allocations with unmapped gaps between them. An access outside of them,
-//! or one that is not aligned, is an error. Shared memory starts as NaN. A thread runs until it
-//! waits at a barrier or a shuffle. The caller chooses the [order](launch) of the threads: if two
-//! orders give different results, the kernel lacks a barrier. A barrier that some threads never
+//! Device memory is a set of allocations with unmapped gaps between them. An access outside of
+//! them, or one that is not aligned, is an error. Shared memory starts as NaN. A thread runs until
+//! it waits at a barrier or a shuffle. The caller chooses the [order](launch) of the threads: if
+//! two orders give different results, the kernel lacks a barrier. A barrier that some threads never
 //! reach, and a shuffle whose mask names absent lanes, are errors.
 //!
 //! ```

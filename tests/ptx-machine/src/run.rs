@@ -10,8 +10,8 @@ const WARP: usize = 32;
 
 /// Runs a kernel on a one-dimensional grid of `blocks` blocks of `threads` threads.
 ///
-/// `order` is the order in which the threads take turns: 0 is ascending, 1 descending, and any other
-/// number is the seed of random orders that change at every turn.
+/// `order` is the order in which the threads take turns: 0 is ascending, 1 descending, and any
+/// other number is the seed of random orders that change at every turn.
 pub fn launch(
     module: &Module,
     kernel: &str,
@@ -376,8 +376,9 @@ fn within(memory: &[u8], address: u64, bytes: usize) -> Result<&[u8], String> {
     found.ok_or_else(|| format!("access to {bytes} bytes at {address:#x} of {}", memory.len()))
 }
 
-/// The lane that a shuffle reads, and whether it is in range. Out of range, a lane reads itself. The
-/// clamp has the last lane of a segment in its low bits, and the mask of segments from bit 8 on.
+/// The lane that a shuffle reads, and whether it is in range. Out of range, a lane reads itself.
+/// The clamp has the last lane of a segment in its low bits, and the mask of segments from bit 8
+/// on.
 fn shuffle_source(mode: Shuffle, lane: usize, source: usize, clamp: usize) -> (usize, bool) {
     let (segments, bound) = (clamp >> 8 & 31, clamp & 31);
     let last = (lane & segments) | (bound & !segments);

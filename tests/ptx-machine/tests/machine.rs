@@ -50,7 +50,8 @@ fn integers_wrap_and_widen_as_the_manual_says() {
 #[test]
 fn floats_round_once() {
     let bits = |value: f32| value.to_bits();
-    // (1 + 2^-12)^2 is 1 + 2^-11 + 2^-24. The last term survives only if the product is not rounded.
+    // (1 + 2^-12)^2 is 1 + 2^-11 + 2^-24. The last term survives only if the product is not
+    // rounded.
     let square = "mov.f32 %f1, 0f3F800800; neg.f32 %f2, 0f3F801000; fma.rn.f32 %f3, %f1, %f1, %f2; mov.b32 %r8, %f3;";
     assert_eq!(result(square), bits(0.5f32.powi(24)));
     assert_eq!(result("mov.f32 %f1, 0f40490FDB; cvt.rzi.s32.f32 %r8, %f1;"), 3);

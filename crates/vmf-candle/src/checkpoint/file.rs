@@ -103,7 +103,7 @@ impl Header {
             let (start, end) = entry.data_offsets;
             if start != expected_start || end < start || end > data_length {
                 return Err(format!(
-                    "{name:?} is said to lie at {start}..{end}, which overlaps another tensor, leaves a gap or goes past the end"
+                    "the header puts {name:?} at {start}..{end}, which overlaps another tensor, leaves a gap or goes past the end"
                 ));
             }
             let Some((_, dtype)) = DTYPES.iter().find(|(known, _)| *known == entry.dtype) else {
@@ -127,7 +127,7 @@ impl Header {
                 }
                 _ => {
                     return Err(format!(
-                        "{name:?} is said to be {} {:?}, in {} bytes",
+                        "the header says that {name:?} is {} {:?}, in {} bytes",
                         entry.dtype,
                         entry.shape,
                         end - start

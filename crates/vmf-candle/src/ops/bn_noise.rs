@@ -116,19 +116,19 @@ pub fn bn_noise_eval(
     BnNoise { config: *config, noise, given, saved: Arc::default() }.apply(u, sigma)
 }
 
-/// What the reference relies on as much as the kernels do.
+/// Checks what both the kernels and the reference rely on.
 fn check(u: &Tensor, sigma: &Tensor, config: &Config) -> Result<()> {
     let (what, shape) = ("batch normalization with noise", config.shape);
     if !matches!(u.dtype(), DType::F32 | DType::F64 | DType::BF16 | DType::F16) {
         Err(Error::DType { what, dtype: u.dtype() })?
     }
-    check_shape(u.elem_count() > 0 && u.elem_count() == shape.elements(), what, || {
-        format!("{:?} is empty or not of the shape {shape:?}", u.dims())
+    check_shape(u.elem_count() > 0 && shape == bn_noise_config(u)?.shape, what, || {
+        format!("a tensor {:?} is empty or does not have the shape {shape:?}", u.dims())
     })?;
     let (groups, channels) = (sigma.dims1()?, shape.channels);
     Ok(check_shape(groups > 0 && channels.is_multiple_of(groups), what, || {
         format!(
-            "{groups} values of sigma for {channels} channels: their number must divide the channels"
+            "{groups} values of sigma for {channels} channels: the first must divide the second"
         )
     })?)
 }

@@ -56,7 +56,7 @@ pub struct LayerSummary {
     /// The expected cosine between a draw from the posterior and its mean direction, `1 / sqrt(1 +
     /// sigma_eff^2)`.
     pub expected_cosine: f64,
-    /// The KL to the uniform prior in nats, over all units.
+    /// The KL from the uniform prior in nats, over all units.
     pub kl: f64,
 }
 
@@ -138,11 +138,16 @@ impl Summary {
 
     /// Which layers have collapsed.
     pub fn collapse(&self, thresholds: &Thresholds) -> Collapse {
-        let collapsed = |condition: &dyn Fn(f64) -> bool| -> (Vec<String>, f64) {
-            let shares = self.layers.iter().map(|layer| (layer, layer.share(condition)));
-            let shares: Vec<_> = shares.filter(|(_, share)| *share > 0.0).collect();
-            let names = shares.iter().map(|(layer, _)| layer.name.clone()).collect();
-            (names, shares.iter().map(|(_, share)| share).sum())
+        let collapsed = |condition: &dyn Fn(f64) -> bool| {
+            let (mut names, mut layers) = (Vec::new(), 0.0);
+            for layer in &self.layers {
+                let share = layer.share(condition);
+                layers += share;
+                if share > 0.0 {
+                    names.push(layer.name.clone());
+                }
+            }
+            (names, layers)
         };
         let (to_prior, at_prior) = collapsed(&|sigma| thresholds.at_prior(sigma));
         let (to_point, at_point) = collapsed(&|sigma| thresholds.at_point(sigma));
@@ -183,7 +188,7 @@ impl IntoIterator for Summary {
     }
 }
 
-/// The layers whose posterior has collapsed. Prints as a warning in words.
+/// The layers whose posterior has collapsed. Prints as a warning.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Collapse {

@@ -7,8 +7,9 @@
 //! # Memory traffic
 //!
 //! With b bytes of storage, an element costs 3 b bytes in the forward pass of training, 2 b in
-//! evaluation and 5 b in the backward pass: 12, 8 and 20 in `f32`, half of that in `f16` and `bf16`.
-//! The noise is made again in registers, and with it the sign of y, so the backward pass takes no y.
+//! evaluation and 5 b in the backward pass: 12, 8 and 20 in `f32`, half of that in `f16` and
+//! `bf16`. The noise is made again in registers, and with it the sign of y, so the backward pass
+//! takes no y.
 //!
 //! # Compilation
 //!
@@ -307,8 +308,8 @@ impl<'a> Launcher<'a> {
 
     fn statistics(&self) -> Result<Statistics, Error> {
         let channels = self.config.shape.channels;
-        // At least one float, because the driver refuses to allocate nothing. The plan, which is made
-        // after this, rejects an empty shape.
+        // At least one float, because the driver refuses to allocate nothing. The plan, which is
+        // made after this, rejects an empty shape.
         let floats = (STATISTICS_PER_CHANNEL * channels).max(1);
         Ok(Statistics {
             // SAFETY: the forward passes write all of it.
@@ -392,8 +393,9 @@ type Kernels = Arc<HashMap<String, CudaFunction>>;
 
 /// The kernels of a storage in a context, compiled and loaded at the first call.
 fn kernels(context: &Arc<CudaContext>, storage: Storage) -> Result<Kernels, Error> {
-    // The key is the context and not the ordinal, because a process may have several contexts on one
-    // device. A loaded kernel keeps its context alive, so no address in the map is ever reused.
+    // The key is the context and not the ordinal, because a process may have several contexts on
+    // one device. A loaded kernel keeps its context alive, so no address in the map is ever
+    // reused.
     static LOADED: Mutex<Option<HashMap<(usize, Storage), Kernels>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = loaded.get_or_insert_default();

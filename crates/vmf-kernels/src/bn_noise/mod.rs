@@ -22,8 +22,9 @@
 //! dsigma  = sum over the group of g_i * z_i
 //! ```
 //! and in evaluation, where the statistics are constants, du_i = rstd_c * g_i. z is not saved. The
-//! backward pass computes it again from the key. With ReLU it can also read it off y, since y - xhat
-//! = sigma * z wherever g is not zero; the CPU kernel does so where the precision of y allows it.
+//! backward pass computes it again from the key. With ReLU it can also read it off y, since y -
+//! xhat = sigma * z wherever g is not zero; the CPU kernel does so where the precision of y allows
+//! it.
 //!
 //! # Memory traffic
 //!

@@ -1,8 +1,8 @@
 //! The operation followed by maximum pooling with windows side by side, in HWNC.
 //!
 //! y and dy have the pooled shape. The activations before pooling are neither stored nor needed for
-//! the gradient, which flows only to the largest element of each window: that element is the output,
-//! so its sign is known.
+//! the gradient, which flows only to the largest element of each window: that element is the
+//! output, so its sign is known.
 
 use super::cpu::{Inputs, Normalization};
 use super::{Config, NoiseTerm, Saved, Statistics};

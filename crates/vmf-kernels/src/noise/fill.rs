@@ -1,7 +1,7 @@
 //! Normals by the batch, in the order of the elements.
 //!
-//! A batch is [`BATCH_BLOCKS`] Philox blocks. First their words are made (in 64-bit lanes), then the
-//! normals (in 32-bit lanes), in plain loops that LLVM vectorizes. A batch never leaves the
+//! A batch is [`BATCH_BLOCKS`] Philox blocks. First their words are made (in 64-bit lanes), then
+//! the normals (in 32-bit lanes), in plain loops that LLVM vectorizes. A batch never leaves the
 //! first-level cache.
 
 use super::philox::Blocks;
@@ -149,14 +149,14 @@ impl Words {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::noise::{NoiseKey, normal};
 
-    const KEY: NoiseKey =
+    pub(in crate::noise) const KEY: NoiseKey =
         NoiseKey { seed: 0xfedc_ba98_7654_3210, stream: 1, step: 2, sample: u32::MAX - 1 };
 
-    fn reference(noise: &Noise, index: u64) -> f64 {
+    pub(in crate::noise) fn reference(noise: &Noise, index: u64) -> f64 {
         let (key, element) = noise.locate(index);
         normal(key, element)
     }

@@ -130,16 +130,8 @@ impl Planes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noise::{NoiseKey, normal};
+    use crate::noise::fill::tests::{KEY, reference};
     use crate::simd::{Isa, Kernel, dispatch_to};
-
-    const KEY: NoiseKey =
-        NoiseKey { seed: 0xfedc_ba98_7654_3210, stream: 1, step: 2, sample: u32::MAX - 1 };
-
-    fn reference(noise: &Noise, index: u64) -> f64 {
-        let (key, element) = noise.locate(index);
-        normal(key, element)
-    }
 
     struct FillPlanes<'a>(Planes, &'a Noise, &'a mut [f32]);
 

@@ -1,4 +1,4 @@
-//! Pooling against its definition, and its gradients against the definition's.
+//! Compares pooling and its gradients with their definitions.
 
 use super::*;
 use crate::testing::{Rng, assert_close};
@@ -81,7 +81,7 @@ fn pooling_matches_its_definition() {
         });
     }
     for shape in shapes {
-        // Few distinct values, so that ties are common.
+        // Only a few distinct values, so that ties are common.
         let x: Vec<f32> = (0..shape.input_len()).map(|_| rng.between(0, 4) as f32 - 2.0).collect();
         let dy = rng.normals(shape.output_len());
         for layout in [Layout::Hwnc, Layout::Nchw] {

@@ -1,20 +1,21 @@
-//! The variational unit: convolution, batch normalization, noise, ReLU and, if asked, maximum
-//! pooling as one operation.
+//! The variational unit: convolution, batch normalization, noise, ReLU and optionally maximum
+//! pooling, as one operation.
 //!
 //! ```text
 //! u = x * w
 //! y = pool( act( (u - mean) * rstd + sigma * z ) )
 //! ```
 //!
-//! It is one node over (x, w, sigma) for an automatic differentiation: everything between is
-//! computed in the layout `[position][image][channel]`, and the gradients of the parts meet in
-//! scratch memory. A linear layer is the convolution of a 1x1 image with a 1x1 kernel.
+//! For automatic differentiation it is one node over (x, w, sigma). Tensors are in HWNC, and what
+//! is computed on the way lives in scratch memory. A linear layer is the convolution of a 1x1 image
+//! with a 1x1 kernel.
 //!
-//! # What is kept for the backward pass
-//! The input x and the output y, which the neighbouring units hold anyway, the convolution u, and
-//! the statistics. With pooling also which element of each window was the largest, one byte an
-//! output; the activations before pooling are not kept, as the gradient flows only to the largest,
-//! whose sign is that of the output.
+//! # What is saved for the backward pass
+//!
+//! The convolution u and the statistics, and with pooling the argmax of each window, one byte per
+//! output ([`Saved`]). The input x and the output y are needed too, but the neighbouring units hold
+//! them anyway ([`Operands`]). The activations before pooling are not saved: the gradient flows
+//! only to the largest element of a window, whose sign is that of the output.
 
 use crate::bn_noise::pooled::{self, Pooling};
 use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
@@ -38,7 +39,7 @@ pub struct Unit {
 pub struct Saved {
     /// The convolution, [`Unit::conv_len`] elements.
     pub u: Scratch,
-    /// With pooling, which element of each window was the largest; empty without.
+    /// Which element of each pooling window was the largest; empty without pooling.
     pub argmax: Vec<u8>,
     /// The statistics of the batch.
     pub statistics: Statistics,
@@ -73,17 +74,17 @@ impl Unit {
         Unit { conv, norm: bn_noise::Config::new(shape).relu(true), pool: None }
     }
 
-    /// With or without ReLU.
+    /// The same, with or without ReLU.
     pub fn relu(self, relu: bool) -> Self {
         Unit { norm: self.norm.relu(relu), ..self }
     }
 
-    /// With another eps.
+    /// The same, with another eps.
     pub fn eps(self, eps: f64) -> Self {
         Unit { norm: self.norm.eps(eps), ..self }
     }
 
-    /// Followed by maximum pooling with square windows side by side.
+    /// The same, followed by maximum pooling with square windows side by side.
     pub fn max_pool(self, window: usize) -> Result<Self, Error> {
         let shape = self.conv.shape();
         let shape = PoolShape::tiling(shape.batch, shape.out_channels, shape.output(), window);
@@ -226,6 +227,7 @@ impl Unit {
     ) -> Result<Vec<f32>, Error> {
         on_pool(|| {
             let Operands { x, w, y } = operands;
+            check_length("y", y.len(), self.output_len())?;
             check_length("saved.u", saved.u.len(), self.conv_len())?;
             let mut du = Scratch::take(self.conv_len());
             let dsigma = self.conv_gradient_train(noise, y, saved, dy, &mut du)?;
@@ -305,10 +307,10 @@ impl Unit {
 
 /// Runs `f` on a thread of the current pool.
 ///
-/// A parallel loop that begins outside of the pool wakes its threads up and waits for them. One that
-/// begins on a thread of the pool shares its work with the threads that are awake. A unit consists
-/// of many short loops, so all of it runs inside. `f` must not wait for a lock, whose holder may be
-/// waiting for a thread of the pool.
+/// A parallel loop that begins outside of the pool wakes its threads up and waits for them. One
+/// that begins on a thread of the pool shares its work with the threads that are awake. A unit
+/// consists of many short loops, so all of it runs inside. `f` must not wait for a lock, whose
+/// holder may be waiting for a thread of the pool.
 fn on_pool<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|_| f())
 }

@@ -1,5 +1,5 @@
-//! The unit against the same formula in double precision, and its gradients against that formula's
-//! differences.
+//! Compares the unit with its definition in double precision, and its gradients with finite
+//! differences of that definition.
 
 use super::*;
 use crate::conv::{Algorithm, ConvShape};
@@ -23,7 +23,7 @@ impl Case {
         if self.pool { unit.max_pool(2).unwrap() } else { unit }
     }
 
-    /// The unit by its definition, element by element; 3x3 with padding 1.
+    /// The unit by its definition, element by element, for a 3x3 kernel with padding 1.
     fn reference(&self, x: &[f64], w: &[f64], sigma: &[f64]) -> Vec<f64> {
         let s = &self.shape;
         let ([height, width], batch) = (s.input, s.batch);
@@ -87,7 +87,7 @@ fn double(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
-/// The derivative of `loss` by each element of `at`, by central differences.
+/// The derivative of `loss` with respect to each element of `at`, by central differences.
 fn differences(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
     const STEP: f64 = 1e-6;
     (0..at.len())
@@ -167,7 +167,8 @@ fn check_against_the_definition(case: &Case, sigma: &[f32], rng: &mut Rng) {
     assert_eq!(again, dw);
 }
 
-/// The evaluation backward, bit for bit, composed of the public operations that the unit fuses.
+/// The backward pass of evaluation, bit for bit, composed of the public operations that the unit
+/// fuses.
 #[test]
 fn evaluation_gradients_are_those_of_the_separate_operations() {
     let mut rng = Rng::new(13);
@@ -231,11 +232,10 @@ fn evaluation_with_the_batch_statistics_is_the_training_pass() {
     }
 }
 
-/// A unit of random shape with pooling, and the same in parts: the unit without pooling, then the
-/// pooling by itself.
+/// Compares units of random shapes with pooling with the unit without pooling, followed by the
+/// pooling alone.
 ///
-/// The parts regenerate the noise in the backward pass where the fused one reads it off y, and they
-/// take the small sigma that the fused one cannot.
+/// In the backward pass the fused unit reads large noise off y, where the parts make it again.
 #[test]
 fn fused_pooling_is_pooling_of_the_unpooled_unit() {
     let mut rng = Rng::new(12);
@@ -277,7 +277,7 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
         let expected_dsigma =
             bn_noise::backward_train(&norm, noise, inner, &dwhole, &mut expected).unwrap();
         assert_close(&du, &double(&expected), 1e-5, &what);
-        // A sum of g z over all elements, whose terms are of the size of z.
+        // dsigma is a sum of g z over all elements, whose terms are of the size of z.
         let size = (dy.len() as f32).sqrt();
         for (found, expected) in dsigma.iter().zip(&expected_dsigma) {
             assert!((found - expected).abs() < 1e-4 * size, "{what}");
@@ -286,7 +286,7 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
     }
 }
 
-/// Two units and a step of Adam, repeated: a small network learns to fit random targets.
+/// The losses of a small network, two units trained with Adam, that learns to fit random targets.
 fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
     with_threads(threads, || {
         let mut rng = Rng::new(11);

@@ -37,7 +37,8 @@ impl HostProgram {
         let name = format!("cuda-check-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let result = Self::compile_in(&folder, program);
-        // A loaded library no longer needs its file. If the folder cannot be removed, no harm is done.
+        // A loaded library no longer needs its file. If the folder cannot be removed, no harm is
+        // done.
         let _ = std::fs::remove_dir_all(&folder);
         result
     }
@@ -47,8 +48,8 @@ impl HostProgram {
         std::fs::create_dir_all(folder).map_err(text)?;
         let registrations: String =
             program.kernels.iter().map(|kernel| format!("REGISTER({kernel})\n")).collect();
-        // In a namespace of their own, because a static variable in a template would otherwise be the
-        // same in all loaded programs, which would then share their shared memory.
+        // In a namespace of their own, because a static variable in a template would otherwise be
+        // the same in all loaded programs, which would then share their shared memory.
         let code =
             [include_str!("shim.h"), "namespace {\n", &program.source, &registrations, "}\n"]
                 .concat();

@@ -3,7 +3,7 @@
 //! Pooling windows lie side by side, so the image falls into bands, each the image rows that one
 //! row of windows covers.
 
-use super::rows::TASK;
+use super::rows::{TASK, pieces};
 use crate::pool::PoolShape;
 
 /// A task: one band of a range of images.
@@ -38,29 +38,7 @@ impl Band {
         (TASK / image).clamp(1, pool.batch)
     }
 
-    /// Cuts the memory of a tensor into pieces: for each task, one piece for each of its positions,
-    /// of which a band has `positions`. The positions below the last row of windows go with the
-    /// last band.
-    fn pieces<'a, T>(
-        pool: &PoolShape,
-        positions: usize,
-        tensor: &'a mut [T],
-    ) -> Vec<Vec<&'a mut [T]>> {
-        let images = Self::most_images(pool);
-        let (down, across) = (pool.output()[0], pool.batch.div_ceil(images));
-        let mut pieces = Vec::new();
-        pieces.resize_with(down * across, Vec::new);
-        let of_position = tensor.chunks_mut(pool.batch * pool.channels);
-        for (position, elements) in of_position.enumerate() {
-            let first = (position / positions).min(down - 1) * across;
-            for (column, piece) in elements.chunks_mut(images * pool.channels).enumerate() {
-                pieces[first + column].push(piece);
-            }
-        }
-        pieces
-    }
-
-    /// The pieces of a tensor of the output's shape.
+    /// Cuts the memory of a tensor of the output's shape into the pieces of each task.
     pub(super) fn pieces_of_output<'a, T>(
         pool: &PoolShape,
         tensor: &'a mut [T],
@@ -68,12 +46,24 @@ impl Band {
         Self::pieces(pool, pool.output()[1], tensor)
     }
 
-    /// The pieces of a tensor of the input's shape.
+    /// The same for a tensor of the input's shape. The positions below the last row of windows go
+    /// with the last band.
     pub(super) fn pieces_of_input<'a, T>(
         pool: &PoolShape,
         tensor: &'a mut [T],
     ) -> Vec<Vec<&'a mut [T]>> {
         Self::pieces(pool, pool.window[0] * pool.input[1], tensor)
+    }
+
+    /// `positions` is the number that a band has in the tensor.
+    fn pieces<'a, T>(
+        pool: &PoolShape,
+        positions: usize,
+        tensor: &'a mut [T],
+    ) -> Vec<Vec<&'a mut [T]>> {
+        let (bands, images) = (pool.output()[0], Self::most_images(pool));
+        let band = |position: usize| (position / positions).min(bands - 1);
+        pieces(tensor, [pool.batch, pool.channels], images, bands, band)
     }
 
     /// Positions of the band that windows may cover: its height times the width of the image.

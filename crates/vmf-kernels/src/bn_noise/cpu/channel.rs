@@ -45,8 +45,8 @@ impl<R: Real> Channel<R> {
 
     /// du, from what [`gradient`](Channel::gradient) returned and the averages of the channel.
     #[inline(always)]
-    pub(super) fn input_gradient<S: Simd>(self, g: R, xhat: R, average: Average<R>) -> R {
-        (-xhat).mul_add::<S>(average.g_xhat, g - average.g) * self.rstd
+    pub(super) fn input_gradient<S: Simd>(self, g: R, xhat: R, mean_g: R, mean_g_xhat: R) -> R {
+        (-xhat).mul_add::<S>(mean_g_xhat, g - mean_g) * self.rstd
     }
 }
 
@@ -129,16 +129,6 @@ pub(super) struct Columns<'a, R> {
 
 impl<R: Real> Columns<'_, R> {
     #[inline(always)]
-    pub(super) fn first(self, length: usize) -> Self {
-        Self {
-            mean: &self.mean[..length],
-            rstd: &self.rstd[..length],
-            correction: &self.correction[..length],
-            sigma: &self.sigma[..length],
-        }
-    }
-
-    #[inline(always)]
     pub(super) fn channel(&self, i: usize) -> Channel<R> {
         Channel {
             mean: self.mean[i],
@@ -149,17 +139,10 @@ impl<R: Real> Columns<'_, R> {
     }
 }
 
-/// The averages over one channel that its du is made of.
-#[derive(Clone, Copy)]
-pub(super) struct Average<R> {
-    pub(super) g: R,
-    pub(super) g_xhat: R,
-}
-
 /// The averages of all channels, repeated like [`Channels`].
 pub(super) struct Averages<R> {
-    g: Vec<R>,
-    g_xhat: Vec<R>,
+    pub(super) g: Vec<R>,
+    pub(super) g_xhat: Vec<R>,
 }
 
 impl<R: Real> Averages<R> {
@@ -170,17 +153,6 @@ impl<R: Real> Averages<R> {
             g: repeat(sums.len(), repeats, &|c| R::from_f64(sums[c].g / m)),
             g_xhat: repeat(sums.len(), repeats, &|c| R::from_f64(sums[c].g_xhat / m)),
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn channel(&self, channel: usize) -> Average<R> {
-        Average { g: self.g[channel], g_xhat: self.g_xhat[channel] }
-    }
-
-    /// The averages of g and of g xhat beside the first `length` elements of a row.
-    #[inline(always)]
-    pub(super) fn columns(&self, length: usize) -> (&[R], &[R]) {
-        (&self.g[..length], &self.g_xhat[..length])
     }
 }
 

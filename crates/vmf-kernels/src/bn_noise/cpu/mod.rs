@@ -184,8 +184,8 @@ impl<'a, R: Real> Normalization<'a, R> {
     /// Whether the backward pass of the training mode can read z off y instead of making it again,
     /// which costs as much as the rest of the pass.
     ///
-    /// Where ReLU let a value pass, `y - xhat = sigma * z`. Where it did not, g is zero and z is not
-    /// needed. y must be stored in the precision of the arithmetic.
+    /// Where ReLU let a value pass, `y - xhat = sigma * z`. Where it did not, g is zero and z is
+    /// not needed. y must be stored in the precision of the arithmetic.
     fn noise_is_in_y<E: Element<Real = R>>(&self) -> bool {
         let exact = size_of::<E>() == size_of::<R>();
         exact && self.config.relu && self.noise.is_some() && self.sigma_is_large()

@@ -4,7 +4,7 @@
 //! [`Stretch`] of planes.
 
 use super::accumulate::{Accumulator, PARTIAL_SUMS, Part, PartialSums, Sums, Welford};
-use super::channel::{Average, Averages, Channel};
+use super::channel::{Averages, Channel};
 use super::stretch::{Stretch, Tile};
 use super::{Inputs, Normalization};
 use crate::element::{Element, Real};
@@ -239,9 +239,9 @@ impl<E: Element, const RELU: bool> Kernel for InputGradient<'_, E, RELU> {
     fn run<S: Simd>(self) {
         for run in self.stretch.runs() {
             let channel = self.norm.channels.channel(run.channel);
-            let average = self.averages.channel(run.channel);
+            let averages = (self.averages.g[run.channel], self.averages.g_xhat[run.channel]);
             let inputs = self.inputs.part(run.elements.clone());
-            input_gradient_run::<E, S, RELU>(channel, average, inputs, &mut self.du[run.elements]);
+            input_gradient_run::<E, S, RELU>(channel, averages, inputs, &mut self.du[run.elements]);
         }
     }
 }
@@ -249,13 +249,13 @@ impl<E: Element, const RELU: bool> Kernel for InputGradient<'_, E, RELU> {
 #[inline(always)]
 fn input_gradient_run<E: Element, S: Simd, const RELU: bool>(
     channel: Channel<E::Real>,
-    average: Average<E::Real>,
+    (mean_g, mean_g_xhat): (E::Real, E::Real),
     inputs: Inputs<E>,
     du: &mut [E],
 ) {
     for (((du, u), y), dy) in du.iter_mut().zip(inputs.u).zip(inputs.y).zip(inputs.dy) {
         let (u, y, dy) = (u.to_real(), y.to_real(), dy.to_real());
         let (g, xhat) = channel.gradient::<S, RELU>(u, y, dy);
-        *du = E::from_real(channel.input_gradient::<S>(g, xhat, average));
+        *du = E::from_real(channel.input_gradient::<S>(g, xhat, mean_g, mean_g_xhat));
     }
 }

@@ -4,7 +4,7 @@
 //! walked abreast: the four normals of a block then serve four rows that are far apart in memory,
 //! and none is thrown away.
 
-use super::rows::{TASK, longest_sweep, repeats};
+use super::rows::{TASK, longest_sweep, pieces, repeats};
 use crate::element::Real;
 use crate::layout::Shape;
 use crate::noise::{Noise, Planes};
@@ -49,20 +49,12 @@ impl Rectangle {
         (abreast * groups, images)
     }
 
-    /// Cuts the memory of a tensor into pieces: for each task, one piece for each of its positions.
+    /// Cuts the memory of a tensor into the pieces of each task.
     pub(super) fn pieces<E>(shape: Shape, tensor: &mut [E]) -> Vec<Vec<&mut [E]>> {
         let (positions, images) = Self::size(shape);
-        let across = shape.batch.div_ceil(images);
-        let mut pieces = Vec::new();
-        pieces.resize_with(shape.positions.div_ceil(positions) * across, Vec::new);
-        let of_position = tensor.chunks_mut(shape.batch * shape.channels);
-        for (position, elements) in of_position.enumerate() {
-            let first = position / positions * across;
-            for (column, piece) in elements.chunks_mut(images * shape.channels).enumerate() {
-                pieces[first + column].push(piece);
-            }
-        }
-        pieces
+        let task_rows = shape.positions.div_ceil(positions);
+        let sizes = [shape.batch, shape.channels];
+        pieces(tensor, sizes, images, task_rows, |position| position / positions)
     }
 
     /// Where the elements of one of its positions begin in the tensor.

@@ -6,7 +6,7 @@
 
 use super::Inputs;
 use super::accumulate::{Part, Sums};
-use super::channel::{Average, Averages, Channels, Columns};
+use super::channel::{Averages, Channels};
 use crate::element::{Element, Real};
 use crate::simd::Simd;
 
@@ -26,6 +26,29 @@ pub(super) fn repeats(channels: usize) -> usize {
 /// together.
 pub(super) fn longest_sweep(positions: usize) -> usize {
     (TILE / positions).clamp(16, SWEEP)
+}
+
+/// Cuts the memory of a tensor in HWNC into the pieces of each task, one for each of its positions.
+///
+/// A task has `images` images of some positions; `task_row` says which of `task_rows` a position
+/// belongs to. The pieces are in the order of the tasks: rows of tasks, and in each row the images.
+pub(super) fn pieces<T>(
+    tensor: &mut [T],
+    [batch, channels]: [usize; 2],
+    images: usize,
+    task_rows: usize,
+    task_row: impl Fn(usize) -> usize,
+) -> Vec<Vec<&mut [T]>> {
+    let across = batch.div_ceil(images);
+    let mut pieces = Vec::new();
+    pieces.resize_with(task_rows * across, Vec::new);
+    for (position, elements) in tensor.chunks_mut(batch * channels).enumerate() {
+        let first = task_row(position) * across;
+        for (column, piece) in elements.chunks_mut(images * channels).enumerate() {
+            pieces[first + column].push(piece);
+        }
+    }
+    pieces
 }
 
 /// Sums over rows for each channel, kept apart for each of its repeats.
@@ -109,7 +132,8 @@ impl<R: Real> RowGradientSums<R> {
     ) {
         let length = inputs.u.len();
         add_row::<E, S, RELU, RECOVER>(
-            channels.columns(column, length),
+            channels,
+            column,
             inputs,
             z,
             &mut self.g.values[column..][..length],
@@ -127,11 +151,12 @@ impl<R: Real> RowGradientSums<R> {
     }
 }
 
-/// The slices that are written are arguments of their own: only then does LLVM know that they do not
-/// overlap, and vectorizes the loop without run-time checks.
+/// The slices that are written are arguments of their own: only then does LLVM know that they do
+/// not overlap, and vectorizes the loop without run-time checks.
 #[inline(always)]
 fn add_row<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
-    columns: Columns<E::Real>,
+    channels: &Channels<E::Real>,
+    column: usize,
     inputs: Inputs<E>,
     z: &[E::Real],
     g_sum: &mut [E::Real],
@@ -139,7 +164,8 @@ fn add_row<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
     g_z_sum: &mut [E::Real],
 ) {
     let length = g_sum.len();
-    let (columns, inputs, z) = (columns.first(length), inputs.part(0..length), &z[..length]);
+    let columns = channels.columns(column, length);
+    let (inputs, z) = (inputs.part(0..length), &z[..length]);
     let (g_xhat_sum, g_z_sum) = (&mut g_xhat_sum[..length], &mut g_z_sum[..length]);
     for i in 0..length {
         let [u, y, dy] = inputs.element(i);
@@ -160,13 +186,13 @@ pub(super) fn input_gradient_row<E: Element, S: Simd, const RELU: bool>(
 ) {
     let length = du.len();
     let columns = channels.columns(0, length);
-    let (mean_g, mean_g_xhat) = averages.columns(length);
+    let (mean_g, mean_g_xhat) = (&averages.g[..length], &averages.g_xhat[..length]);
     let inputs = inputs.part(0..length);
     for i in 0..length {
         let [u, y, dy] = inputs.element(i);
         let channel = columns.channel(i);
         let (g, xhat) = channel.gradient::<S, RELU>(u, y, dy);
-        let average = Average { g: mean_g[i], g_xhat: mean_g_xhat[i] };
-        du[i] = E::from_real(channel.input_gradient::<S>(g, xhat, average));
+        let gradient = channel.input_gradient::<S>(g, xhat, mean_g[i], mean_g_xhat[i]);
+        du[i] = E::from_real(gradient);
     }
 }

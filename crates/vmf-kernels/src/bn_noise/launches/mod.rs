@@ -1,8 +1,9 @@
 //! Which CUDA kernels a pass launches, with which grid and which arguments.
 //!
-//! A pass is a short list of [`Launch`]es. Computing the list needs no device, since device pointers
-//! are plain numbers. The launcher (feature `cuda`) passes the list to the driver. The tests pass
-//! the same list to machines that execute the kernels on the CPU, so they test what a GPU is given.
+//! A pass is a short list of [`Launch`]es. Computing the list needs no device, since device
+//! pointers are plain numbers. The launcher (feature `cuda`) passes the list to the driver. The
+//! tests pass the same list to machines that execute the kernels on the CPU, so they test what a
+//! GPU is given.
 
 mod arguments;
 mod plan;

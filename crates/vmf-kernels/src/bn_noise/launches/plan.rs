@@ -157,7 +157,8 @@ impl Plan {
         launches
     }
 
-    /// Computes y from given statistics: reads u, sigma, mean and variance, writes statistics and y.
+    /// Computes y from given statistics: reads u, sigma, mean and variance, writes statistics and
+    /// y.
     pub fn forward_eval(&self, at: &Pointers) -> Vec<Launch> {
         let problem = self.with_statistics(false);
         vec![
