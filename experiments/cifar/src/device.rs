@@ -1,10 +1,13 @@
-//! Where to compute, as said on the command line.
+//! The device and the threads that compute.
 
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
 use vmf_kernels::simd::Isa;
+
+use crate::limits;
+use crate::terminal;
 
 /// The device named `cpu`, `cuda` or `cuda:1`.
 pub fn parse(name: &str) -> Result<Device> {
@@ -18,7 +21,7 @@ pub fn parse(name: &str) -> Result<Device> {
             if !cfg!(feature = "cuda") {
                 bail!(
                     "{name:?} cannot be used: this program was built without CUDA. Build it with `--features cuda`, \
-                     or say `--device cpu`"
+                     or use `--device cpu`"
                 );
             }
             Device::new_cuda(number).with_context(|| {
@@ -28,26 +31,26 @@ pub fn parse(name: &str) -> Result<Device> {
                 )
             })
         }
-        _ => bail!("{name:?} is no device: say cpu, cuda or cuda:N"),
+        _ => bail!("{name:?} is not a device: use cpu, cuda or cuda:N"),
     }
 }
 
-/// The device that was asked for, or the best there is.
+/// The named device, or the best one available.
 pub fn choose(name: Option<&str>) -> Result<Device> {
     match name {
         Some(name) => parse(name),
         None if cfg!(feature = "cuda") => Ok(Device::new_cuda(0).unwrap_or_else(|error| {
-            // With a backtrace, Candle's errors have many lines.
+            // The first line is the reason; the others may be a backtrace.
             let error = error.to_string();
             let reason = error.lines().next().unwrap_or_default();
-            eprintln!("no CUDA device can be used ({reason}): computing on the CPU");
+            terminal::note(format!("no CUDA device can be used ({reason}): computing on the CPU"));
             Device::Cpu
         })),
         None => Ok(Device::Cpu),
     }
 }
 
-/// The device in a sentence, with the threads that compute where it is the CPU.
+/// The name of the device for use in a sentence, with the number of threads of a CPU.
 pub fn in_words(device: &Device, threads: usize) -> String {
     match device {
         Device::Cpu if threads == 1 => "the CPU with 1 thread".into(),
@@ -56,14 +59,19 @@ pub fn in_words(device: &Device, threads: usize) -> String {
     }
 }
 
-/// Makes this many threads compute; all of the machine's if not said. The first call decides for
-/// the whole program: call it before anything is computed.
+/// Starts the given number of threads, by default one per processor, and returns how many there are.
+/// Only the first call has an effect, so it must come before anything is computed.
 pub fn use_threads(threads: Option<usize>) -> Result<usize> {
     static STARTED: Mutex<bool> = Mutex::new(false);
-    if threads == Some(0) {
-        bail!("0 threads cannot compute: say at least 1");
+    if let Some(count) = threads {
+        ensure!(
+            (1..=limits::THREADS).contains(&count),
+            "--threads is {count}; it must be at least 1 and at most {}",
+            limits::THREADS
+        );
     }
-    Isa::requested().context("the environment asks for instructions that cannot be used")?;
+    Isa::requested()
+        .context("the environment requests instructions that this machine does not have")?;
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*started {
         rayon::ThreadPoolBuilder::new()
@@ -76,9 +84,9 @@ pub fn use_threads(threads: Option<usize>) -> Result<usize> {
     Ok(rayon::current_num_threads())
 }
 
-/// Candle's own operations have threads beside ours: as many, unless the environment says
-/// otherwise, and after an operation they do not busily wait for the next one, since then it is
-/// usually our turn to compute.
+/// Configures the thread pool of Candle's own operations, unless the environment already does. It
+/// gets as many threads as ours. Its threads must not spin for long after an operation, because the
+/// next operation is usually one of ours and needs the processors.
 fn limit_candle(threads: usize) {
     let settings = [
         ("CANDLE_NUM_THREADS", threads.to_string()),
@@ -86,9 +94,9 @@ fn limit_candle(threads: usize) {
     ];
     for (name, value) in settings {
         if std::env::var_os(name).is_none() {
-            // SAFETY: this is called once, before anything is computed, and the threads there are
-            // by then (the pool's, which have nothing to do yet, and the one that waits
-            // for signals) do not look at the environment.
+            // SAFETY: this is called once, before anything is computed. The threads that exist by
+            // then, which are those of the idle pool and the one that waits for signals, do not
+            // read the environment.
             unsafe { std::env::set_var(name, value) };
         }
     }
@@ -103,6 +111,14 @@ mod tests {
         assert!(parse("cpu").unwrap().is_cpu());
         for wrong in ["cpu:1", "gpu", "", "cuda:one"] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_threads_that_cannot_be_started_is_refused() {
+        for count in [0, 100_000, usize::MAX] {
+            let error = use_threads(Some(count)).unwrap_err().to_string();
+            assert!(error.contains(&format!("--threads is {count}")), "{error}");
         }
     }
 

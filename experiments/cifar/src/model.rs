@@ -1,8 +1,8 @@
-//! VGG (Simonyan and Zisserman, 2015) for 32x32 images, of variational units.
+//! VGG (Simonyan and Zisserman, 2015) for 32x32 images, built from variational units.
 //!
-//! Stacks of 3x3 convolutions, each followed by batch normalization without gain and shift, noise
-//! and ReLU; five maximum poolings, which bring 32x32 down to 1x1; one linear classifier. Tensors
-//! have the names they have in torchvision's `vgg16_bn`: a convolution at `features.0`, its
+//! The network has stacks of 3x3 convolutions, each followed by batch normalization without scale and
+//! shift, noise and ReLU; five max poolings, which reduce 32x32 to 1x1; and one linear classifier.
+//! Tensors have the same names as in torchvision's `vgg16_bn`: a convolution is at `features.0`, its
 //! normalization at `features.1`, and so on.
 
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,9 @@ use std::fmt;
 use std::str::FromStr;
 use vmf_candle::{ConvStack, Forward, Pass, Posterior, VmfConfig, vmf_conv2d};
 
-/// Which of the four networks, by the number of its layers with weights in the original.
+use crate::limits;
+
+/// Which of the four networks; the number is that of the layers with weights in the original.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Depth {
@@ -21,7 +23,7 @@ pub enum Depth {
     Vgg11,
     /// 10 convolutions.
     Vgg13,
-    /// 13 convolutions: the paper's.
+    /// 13 convolutions; the network of the paper.
     #[default]
     Vgg16,
     /// 16 convolutions.
@@ -29,7 +31,7 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// How many convolutions stand before each of the five poolings.
+    /// Number of convolutions before each of the five poolings.
     fn stacks(self) -> [usize; 5] {
         match self {
             Depth::Vgg11 => [1, 1, 2, 2, 2],
@@ -49,7 +51,7 @@ impl FromStr for Depth {
             "13" => Ok(Depth::Vgg13),
             "16" => Ok(Depth::Vgg16),
             "19" => Ok(Depth::Vgg19),
-            _ => Err(format!("{text:?} is none of vgg11, vgg13, vgg16, vgg19")),
+            _ => Err(format!("{text:?} is not one of vgg11, vgg13, vgg16, vgg19")),
         }
     }
 }
@@ -65,14 +67,14 @@ impl fmt::Display for Depth {
     }
 }
 
-/// What network to build.
+/// The configuration of a network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VggConfig {
-    /// How deep.
+    /// The depth.
     pub depth: Depth,
-    /// All channel counts are multiplied by this; 1 is the original, 0.25 trains on a laptop.
+    /// Factor of all channel counts; 1 is the original.
     pub width: f64,
-    /// Channels of the images.
+    /// Number of channels of the images.
     pub in_channels: usize,
     /// Number of classes.
     pub classes: usize,
@@ -95,20 +97,20 @@ const CHANNELS: [usize; 5] = [64, 128, 256, 512, 512];
 /// One convolution of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// Its place in torchvision's list: the tensors are at `features.{index}`.
+    /// Its index in torchvision's list: its tensors are at `features.{index}`.
     pub index: usize,
-    /// Input channels.
+    /// Number of input channels.
     pub inputs: usize,
-    /// Output channels.
+    /// Number of output channels.
     pub outputs: usize,
     /// Height and width of its input.
     pub size: usize,
-    /// Whether a pooling follows.
+    /// Whether a pooling follows it.
     pub pool: bool,
 }
 
 impl Stage {
-    /// The name of its layer: its tensors begin with it, and the posterior knows it by this name.
+    /// The name of its layer, which is also the prefix of its tensors.
     pub fn name(&self) -> String {
         format!("features.{}", self.index)
     }
@@ -118,9 +120,10 @@ impl VggConfig {
     /// The convolutions, in order.
     pub fn stages(&self) -> Result<Vec<Stage>> {
         ensure!(
-            self.width > 0.0 && self.width <= 64.0,
-            "the width is {}; it multiplies the channels and must be positive, such as 1 or 0.25",
-            self.width
+            self.width > 0.0 && self.width <= limits::WIDTH,
+            "the width is {}; it multiplies the channels and must be positive and at most {}, such as 1 or 0.25",
+            self.width,
+            limits::WIDTH
         );
         let (mut stages, mut index) = (Vec::new(), 0);
         let (mut inputs, mut size) = (self.in_channels, IMAGE_SIZE);
@@ -129,8 +132,7 @@ impl VggConfig {
             for place in 0..count {
                 let pool = place + 1 == count;
                 stages.push(Stage { index, inputs, outputs, size, pool });
-                // Convolution, normalization and activation have a number each, and so has the
-                // pooling.
+                // Convolution, normalization, activation and pooling have an index each.
                 index += 3 + usize::from(pool);
                 inputs = outputs;
             }
@@ -139,8 +141,8 @@ impl VggConfig {
         Ok(stages)
     }
 
-    /// These convolutions of the network, with the poolings that follow them, as one chain. The
-    /// builder is that of the whole network.
+    /// Builds some convolutions of the network, with the poolings that follow them, as one chain.
+    /// `vb` is the builder of the whole network.
     pub fn chain(
         &self,
         stages: &[Stage],
@@ -164,6 +166,17 @@ impl VggConfig {
         Ok(chain)
     }
 
+    /// The names and shapes of the weights.
+    pub fn weights(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        let stages = self.stages()?;
+        let last = stages.last().context("a network has convolutions")?;
+        let classifier = ("classifier.weight".into(), vec![self.classes, last.outputs]);
+        let convolutions = stages.iter().map(|stage| {
+            (format!("{}.weight", stage.name()), vec![stage.outputs, stage.inputs, 3, 3])
+        });
+        Ok(std::iter::once(classifier).chain(convolutions).collect())
+    }
+
     /// The linear layer at the end of the network.
     pub fn classifier(&self, vb: &VarBuilder) -> Result<Linear> {
         let stages = self.stages()?;
@@ -172,8 +185,9 @@ impl VggConfig {
         Ok(linear)
     }
 
-    /// Floating-point operations of a training step for one image: each convolution forward, and
-    /// its two gradients except that of the images, taps on the padding counted.
+    /// Floating-point operations per image of a training step: the forward pass of each convolution
+    /// and its two gradients, except for the gradient with respect to the images. Taps on the padding
+    /// are counted.
     pub fn training_flops(&self) -> Result<f64> {
         let stages = self.stages()?;
         let flops = |stage: &Stage| {
@@ -193,7 +207,7 @@ pub struct Vgg {
 }
 
 impl Vgg {
-    /// Builds the network at the builder's path, and registers its units with the posterior.
+    /// Builds the network and registers its units with the posterior.
     pub fn new(config: &VggConfig, posterior: &Posterior, vb: VarBuilder) -> Result<Self> {
         let features = config.chain(&config.stages()?, posterior, &vb)?;
         let classifier = config.classifier(&vb)?;
@@ -203,7 +217,7 @@ impl Vgg {
 
 impl Forward for Vgg {
     /// # Shapes
-    /// Images (N, channels, 32, 32) to logits (N, classes).
+    /// From images (N, channels, 32, 32) to logits (N, classes).
     fn forward(&self, images: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
         let features = self.features.forward(images, pass)?;
         self.classifier.forward(&features.flatten_from(1)?)

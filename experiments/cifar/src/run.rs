@@ -1,105 +1,124 @@
-//! A run is a folder: config.json, metrics.jsonl, the last and the best checkpoint.
+//! The folder of a run: config.json, metrics.jsonl, and the last, the previous and the best
+//! checkpoint.
 //!
-//! Every file is written beside its place and renamed, so that a program that is killed at any
-//! moment leaves each file whole. A lock, which the system frees when its holder dies, keeps two
-//! programs from writing to one run.
+//! Each file is written under a temporary name and then renamed, so that a program that is killed at
+//! any moment leaves complete files. A lock, which the system releases when its holder dies, keeps
+//! two programs from writing to the same run.
 
-use std::fs::{self, File, TryLockError};
+use std::cell::RefCell;
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::limits;
+use crate::lock::Lock;
 use crate::settings::{Config, RUN_VERSION};
 
-/// The file with every setting.
+/// The file with all settings.
 pub const CONFIG: &str = "config.json";
-/// The file with a line an epoch.
+/// The file with one line per epoch.
 pub const METRICS: &str = "metrics.jsonl";
-/// The checkpoint of the latest state.
+/// The latest checkpoint.
 pub const LAST: &str = "last.safetensors";
+/// The checkpoint before the latest, in case that one is lost.
+pub const PREVIOUS: &str = "previous.safetensors";
 /// The checkpoint with the lowest negative log-likelihood on the test images.
 pub const BEST: &str = "best.safetensors";
 const LOCK: &str = ".lock";
 
-/// The folder of a run, held for writing.
+/// The folder of a run, locked for writing.
 #[derive(Debug)]
 pub struct Run {
     folder: PathBuf,
-    _lock: File,
+    lock: RefCell<Lock>,
 }
 
-/// How well a network predicts.
+/// Scores of a network on a set of images.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// The share of images whose likeliest class is right.
+    /// Share of images whose most probable class is the true one.
     pub accuracy: f64,
     /// Mean negative log-likelihood in nats.
     pub nll: f64,
-    /// Expected calibration error, 15 bins.
+    /// Expected calibration error with 15 bins.
     pub ece: f64,
 }
 
 /// sigma_eff of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerSigma {
-    /// The layer.
+    /// The name of the layer.
     pub layer: String,
     /// Its sigma_eff.
     pub sigma_eff: f64,
 }
 
-/// A line of metrics.jsonl: what is known after an epoch.
+/// The record of an epoch, which is a line of metrics.jsonl.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Epochs trained.
+    /// Number of finished epochs.
     pub epoch: u64,
-    /// Steps trained.
+    /// Number of steps taken.
     pub step: u64,
-    /// Mean negative log-likelihood of the epoch's batches as they were trained on, with noise.
+    /// Mean negative log-likelihood over the batches of the epoch while they were trained on.
     pub running_nll: f64,
-    /// Accuracy on the epoch's batches as they were trained on, with noise.
+    /// Accuracy over the batches of the epoch while they were trained on.
     pub running_accuracy: f64,
-    /// The noise-free network on the training images whose statistics it uses.
+    /// Scores of the noise-free network on the training images that its statistics are measured on.
     pub train: Scores,
-    /// The noise-free network on the test images.
+    /// Scores of the noise-free network on the test images.
     pub test: Scores,
-    /// The KL of the whole posterior in nats; absent without noise.
+    /// KL of the whole posterior in nats; absent without noise.
     pub kl: Option<f64>,
     /// The weight of the KL at the end of the epoch.
     pub beta: f64,
     /// The learning rate of the weights at the end of the epoch.
     pub lr: f64,
-    /// sigma_eff of each layer, from first to last; empty without noise.
+    /// sigma_eff of each layer in order; empty without noise.
     pub sigma_eff: Vec<LayerSigma>,
-    /// Seconds the epoch took, evaluation included; less what an interruption lost.
+    /// Seconds that the epoch took, with its evaluation. If training was interrupted within the
+    /// epoch, only the part after the interruption is counted.
     pub seconds: f64,
 }
 
 impl Run {
-    /// Takes a new folder, or one that holds no run.
+    /// Locks a folder for a new run. The folder must not hold a run.
     pub fn reserve(folder: &Path) -> Result<Self> {
         let run = Self::lock(folder)?;
-        if run.file(CONFIG).exists() {
-            bail!(
+        match run.first_file() {
+            None => Ok(run),
+            Some(CONFIG) => bail!(
                 "{0} holds a run already: continue it with `cifar train --resume {0}`, or name another folder with --out",
                 folder.display()
-            );
+            ),
+            Some(file) => bail!(
+                "{} holds {file} of a run whose {CONFIG} is missing, and a new run would overwrite it: name another folder with --out",
+                folder.display()
+            ),
         }
-        Ok(run)
     }
 
-    /// The same for a folder that need not be this one: none, if it holds a run or is in use.
+    /// A file in the folder that a new run would overwrite.
+    fn first_file(&self) -> Option<&'static str> {
+        let files = [CONFIG, LAST, PREVIOUS, BEST].into_iter();
+        // A process that was killed when it began its run has left an empty file of records.
+        let has_records = self.file(METRICS).metadata().is_ok_and(|metrics| metrics.len() > 0);
+        let mut files = files.filter(|file| self.file(file).symlink_metadata().is_ok());
+        files.next().or(has_records.then_some(METRICS))
+    }
+
+    /// Like [`reserve`](Self::reserve), but returns `None` if the folder holds a run or is in use.
     pub fn reserve_free(folder: &Path) -> Result<Option<Self>> {
-        let run = try_hold(folder)?.map(|lock| Self { folder: folder.into(), _lock: lock });
-        Ok(run.filter(|run| !run.file(CONFIG).exists()))
+        let run = try_hold(folder)?.map(|lock| Self::new(folder, lock));
+        Ok(run.filter(|run| run.first_file().is_none()))
     }
 
-    /// Begins the run: from here on it can be resumed.
+    /// Begins the run. From then on it can be resumed.
     pub fn begin(&self, config: &Config) -> Result<()> {
         let text = serde_json::to_string_pretty(config)? + "\n";
-        // Where a run's config.json was removed, the records of its epochs may still be there.
         self.write_metrics(&[])?;
         Ok(lab::write_atomic(self.file(CONFIG), text)?)
     }
@@ -116,13 +135,33 @@ impl Run {
     }
 
     fn lock(folder: &Path) -> Result<Self> {
-        Ok(Self {
-            folder: folder.into(),
-            _lock: hold(folder, "wait for it, or name another folder with --out")?,
-        })
+        let lock = hold(folder, "wait for it, or name another folder with --out")?;
+        Ok(Self::new(folder, lock))
     }
 
-    /// Removes temporary files of a process that was killed.
+    fn new(folder: &Path, lock: Lock) -> Self {
+        Self { folder: folder.into(), lock: RefCell::new(lock) }
+    }
+
+    /// Makes sure that this process still holds the lock, before each write. If the file of the lock
+    /// was removed, the lock is taken again, unless another process has taken it meanwhile.
+    fn keep_lock(&self) -> Result<()> {
+        let mut lock = self.lock.borrow_mut();
+        if !lock.is_in_place() {
+            let path = self.file(LOCK);
+            let again = Lock::try_take(&path).with_context(|| cannot_lock(&path))?;
+            *lock = again.with_context(|| {
+                format!(
+                    "{} was removed, and another process writes to {} now: this one stops without saving",
+                    path.display(),
+                    self.folder.display()
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes the temporary files of a process that was killed.
     fn remove_leftovers(&self) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for entry in entries {
@@ -143,23 +182,95 @@ impl Run {
         self.folder.join(name)
     }
 
-    /// The checkpoint of the latest state.
+    /// The path of the latest checkpoint.
     pub fn last(&self) -> PathBuf {
         self.file(LAST)
     }
 
-    /// The checkpoint with the lowest negative log-likelihood on the test images.
+    /// The path of the checkpoint with the lowest negative log-likelihood on the test images.
     pub fn best(&self) -> PathBuf {
         self.file(BEST)
     }
 
-    /// Keeps the records of the first `epochs` epochs: later ones are trained again.
+    /// The checkpoint to continue from, or `None` if the run was killed before its first one.
+    ///
+    /// If there are records or other checkpoints, a missing checkpoint is an error. Training would
+    /// otherwise begin anew, and overwrite the results of the run.
+    pub fn checkpoint(&self) -> Result<Option<PathBuf>> {
+        let last = self.last();
+        if last.is_file() {
+            return Ok(Some(last));
+        }
+        let epochs = read_records(&self.folder)?.len();
+        let state = match last.symlink_metadata() {
+            Ok(metadata) if metadata.is_symlink() => "is a link to a file that does not exist",
+            Ok(_) => "is not a regular file",
+            Err(_) if epochs == 0 && self.other_checkpoints().is_empty() => return Ok(None),
+            Err(_) => "is missing",
+        };
+        bail!(
+            "{} {state}, but the run has records of {epochs} epochs. {}",
+            last.display(),
+            self.ways_out()
+        )
+    }
+
+    fn other_checkpoints(&self) -> Vec<&'static str> {
+        [PREVIOUS, BEST].into_iter().filter(|name| self.file(name).is_file()).collect()
+    }
+
+    /// What a person can do if the latest checkpoint cannot be used.
+    pub fn ways_out(&self) -> String {
+        let folder = self.folder.display();
+        let others: Vec<&str> = self
+            .other_checkpoints()
+            .into_iter()
+            .map(|name| match name {
+                PREVIOUS => "previous.safetensors (the checkpoint before)",
+                _ => "best.safetensors (the best epoch)",
+            })
+            .collect();
+        if others.is_empty() {
+            return format!(
+                "There is no other checkpoint; `cifar train --config {folder}/{CONFIG} --out ANOTHER` begins again"
+            );
+        }
+        format!(
+            "To go back to an earlier state, copy {} in {folder} to {LAST}",
+            others.join(" or ")
+        )
+    }
+
+    /// Replaces the latest checkpoint by what `save` writes to its path, and keeps the one before.
+    pub fn save_last(&self, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.keep_lock()?;
+        // Best effort: not every file system has hard links.
+        let _ = self.keep_previous();
+        save(&self.last())
+    }
+
+    /// Gives the latest checkpoint a second name, under which it stays when it is replaced.
+    fn keep_previous(&self) -> std::io::Result<()> {
+        let temporary = self.file(&format!(".{PREVIOUS}.{}-0.tmp", std::process::id()));
+        fs::hard_link(self.last(), &temporary)?;
+        let renamed = fs::rename(&temporary, self.file(PREVIOUS));
+        // If both names are of the same file already, the rename leaves the temporary one.
+        let _ = fs::remove_file(&temporary);
+        renamed
+    }
+
+    /// Replaces the best checkpoint by what `save` writes to its path.
+    pub fn save_best(&self, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.keep_lock()?;
+        save(&self.best())
+    }
+
+    /// Removes the records after the first `epochs` epochs, which will be trained again.
     pub fn forget_after(&self, epochs: u64) -> Result<()> {
         let kept =
             read_records(&self.folder)?.iter().filter(|record| record.epoch <= epochs).count();
-        // The lines themselves are kept: read and written again, a number could change in its last
-        // digit.
-        let text = self.metrics()?;
+        // The lines are copied, not parsed and written again, so that every digit stays as it was.
+        let text = read_metrics(&self.folder)?;
         let lines: Vec<&str> = text.lines().take(kept).collect();
         self.write_metrics(&lines)
     }
@@ -167,52 +278,43 @@ impl Run {
     /// Adds the record of an epoch.
     pub fn append(&self, record: &Record) -> Result<()> {
         let line = serde_json::to_string(record)?;
-        let text = self.metrics()?;
+        let text = read_metrics(&self.folder)?;
         let lines: Vec<&str> = text.lines().chain([line.as_str()]).collect();
         self.write_metrics(&lines)
     }
 
-    fn metrics(&self) -> Result<String> {
-        read_if_there(&self.file(METRICS))
-    }
-
     fn write_metrics(&self, lines: &[&str]) -> Result<()> {
+        self.keep_lock()?;
         let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
         Ok(lab::write_atomic(self.file(METRICS), text)?)
     }
 }
 
-/// Holds a folder, which is created if need be, until what is returned is dropped. Where another
-/// process holds it, the error says what to do.
-pub fn hold(folder: &Path, remedy: &str) -> Result<File> {
+/// Locks a folder, which is created if it does not exist. If another process holds the lock, the
+/// error names `remedy`.
+pub fn hold(folder: &Path, remedy: &str) -> Result<Lock> {
     try_hold(folder)?
         .with_context(|| format!("{} is in use by another process: {remedy}", folder.display()))
 }
 
-/// The same; none, if another process has the folder.
-fn try_hold(folder: &Path) -> Result<Option<File>> {
+/// Like [`hold`], but returns `None` if another process holds the lock.
+fn try_hold(folder: &Path) -> Result<Option<Lock>> {
     fs::create_dir_all(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let path = folder.join(LOCK);
-    let lock =
-        File::create(&path).with_context(|| format!("cannot write to {}", folder.display()))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(None),
-        // Some network file systems have no locks; that is no reason not to work.
-        Err(TryLockError::Error(error)) => {
-            tracing::warn!("{} cannot be locked: {error}", path.display());
-        }
-    }
-    Ok(Some(lock))
+    Lock::try_take(&path).with_context(|| cannot_lock(&path))
+}
+
+fn cannot_lock(path: &Path) -> String {
+    format!("cannot lock {}", path.display())
 }
 
 /// Reads a config.json.
 pub fn read_config(path: &Path) -> Result<Config> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let damaged = || format!("{} is no configuration of a run", path.display());
-    // The version is looked at before the rest, which another version may have changed.
+    let text = limits::read_text(path, limits::CONFIG)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let damaged = || format!("{} is not the configuration of a run", path.display());
+    // The version is checked first, because another version may have other fields.
     #[derive(Deserialize)]
     struct Header {
         version: u64,
@@ -224,28 +326,27 @@ pub fn read_config(path: &Path) -> Result<Config> {
         path.display(),
         header.version
     );
-    serde_json::from_str(&text).with_context(damaged)
+    let config: Config = serde_json::from_str(&text).with_context(damaged)?;
+    config.check().with_context(|| format!("{} cannot be used", path.display()))?;
+    Ok(config)
 }
 
-/// Reads the epochs recorded in a run's folder.
+/// Reads the records of a run.
 pub fn read_records(folder: &Path) -> Result<Vec<Record>> {
     let path = folder.join(METRICS);
-    let text = read_if_there(&path)?;
+    let text = read_metrics(folder)?;
     let line = |(number, line): (usize, &str)| {
         serde_json::from_str(line).with_context(|| {
-            format!(
-                "line {} of {} is damaged: remove it, or put back what it was",
-                number + 1,
-                path.display()
-            )
+            format!("line {} of {} is damaged: remove it or restore it", number + 1, path.display())
         })
     };
     text.lines().enumerate().map(line).collect()
 }
 
-/// The text of a file; none, if there is no file.
-fn read_if_there(path: &Path) -> Result<String> {
-    match fs::read_to_string(path) {
+/// The text of metrics.jsonl, which is empty if the file does not exist.
+pub fn read_metrics(folder: &Path) -> Result<String> {
+    let path = folder.join(METRICS);
+    match limits::read_text(&path, limits::RECORDS) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
         read => read.with_context(|| format!("cannot read {}", path.display())),
     }
@@ -316,12 +417,91 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_lock_was_removed_has_one_writer_still() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = begin(temp.path()).unwrap();
+        fs::remove_file(temp.path().join(LOCK)).unwrap();
+        let (second, _) = Run::open(temp.path()).unwrap();
+        let refused = first.append(&record(1)).unwrap_err().to_string();
+        assert!(refused.contains("another process"), "{refused}");
+        for save in [Run::save_last, Run::save_best] {
+            assert!(save(&first, |_: &Path| panic!("nothing may be written")).is_err());
+        }
+        second.append(&record(1)).unwrap();
+        drop(second);
+        // Without another process, the lock is taken again.
+        fs::remove_file(temp.path().join(LOCK)).unwrap();
+        first.append(&record(2)).unwrap();
+        assert!(Run::open(temp.path()).unwrap_err().to_string().contains("in use"));
+        assert_eq!(read_records(temp.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn the_checkpoint_before_the_latest_is_kept() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = begin(temp.path()).unwrap();
+        let save = |text: &str| run.save_last(|path| Ok(lab::write_atomic(path, text)?)).unwrap();
+        let read = |name: &str| fs::read_to_string(temp.path().join(name)).ok();
+        save("first");
+        assert_eq!((read(LAST).as_deref(), read(PREVIOUS)), (Some("first"), None));
+        for (before, text) in [("first", "second"), ("second", "third")] {
+            save(text);
+            assert_eq!(read(LAST).as_deref(), Some(text));
+            assert_eq!(read(PREVIOUS).as_deref(), Some(before));
+        }
+        // A save that fails after the second name was given changes nothing.
+        assert!(run.save_last(|_| bail!("the disk is full")).is_err());
+        assert!(run.save_last(|_| bail!("the disk is full")).is_err());
+        assert_eq!((read(LAST), read(PREVIOUS)), (Some("third".into()), Some("third".into())));
+        save("fourth");
+        assert_eq!(read(PREVIOUS).as_deref(), Some("third"));
+        let names = fs::read_dir(temp.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert!(names.into_iter().all(|name| !name.ends_with(".tmp")));
+    }
+
+    #[test]
+    fn a_run_that_lost_its_checkpoint_is_neither_continued_nor_begun_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = begin(temp.path()).unwrap();
+        assert_eq!(run.checkpoint().unwrap(), None);
+        run.append(&record(1)).unwrap();
+        let refused = || run.checkpoint().unwrap_err().to_string();
+        assert!(refused().contains("last.safetensors is missing"), "{}", refused());
+        assert!(refused().contains("records of 1 epochs"), "{}", refused());
+        assert!(refused().contains("--config"), "{}", refused());
+        fs::write(temp.path().join(BEST), "best").unwrap();
+        assert!(refused().contains("copy best.safetensors"), "{}", refused());
+        fs::write(temp.path().join(PREVIOUS), "previous").unwrap();
+        assert!(refused().contains("copy previous.safetensors"), "{}", refused());
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("nowhere", temp.path().join(LAST)).unwrap();
+            assert!(refused().contains("is a link to a file that does not exist"), "{}", refused());
+            fs::remove_file(temp.path().join(LAST)).unwrap();
+        }
+        fs::write(temp.path().join(LAST), "last").unwrap();
+        assert_eq!(run.checkpoint().unwrap(), Some(run.last()));
+        drop(run);
+
+        // Without its configuration, the folder still holds what a new run would overwrite.
+        fs::remove_file(temp.path().join(CONFIG)).unwrap();
+        for file in [LAST, PREVIOUS, BEST, METRICS] {
+            let refused = Run::reserve(temp.path()).unwrap_err().to_string();
+            assert!(refused.contains(file), "{file}: {refused}");
+            assert!(Run::reserve_free(temp.path()).unwrap().is_none());
+            fs::remove_file(temp.path().join(file)).unwrap();
+        }
+        assert!(Run::reserve(temp.path()).is_ok());
+    }
+
+    #[test]
     fn records_are_kept_as_written_and_can_be_taken_back() {
         let temp = tempfile::tempdir().unwrap();
         let run = begin(temp.path()).unwrap();
         assert!(read_records(temp.path()).unwrap().is_empty());
         run.append(&record(1)).unwrap();
-        let first = run.metrics().unwrap();
+        let first = read_metrics(run.folder()).unwrap();
         for epoch in 2..=3 {
             run.append(&record(epoch)).unwrap();
         }
@@ -332,7 +512,7 @@ mod tests {
         assert_eq!(epochs(&run), [1, 2, 3]);
         run.forget_after(1).unwrap();
         assert_eq!(epochs(&run), [1]);
-        assert_eq!(run.metrics().unwrap(), first);
+        assert_eq!(read_metrics(run.folder()).unwrap(), first);
     }
 
     #[test]

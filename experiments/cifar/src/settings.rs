@@ -1,24 +1,24 @@
-//! The settings of a run: each is a flag, lands in config.json, and is read back from there.
+//! The settings of a run. Each of them is a flag and a field of config.json.
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use vmf_candle::Schedule;
 
 use crate::data::{Interface, Request, Source};
-use crate::model::{Depth, VggConfig};
+use crate::limits;
+use crate::model::{Depth, IMAGE_SIZE, VggConfig};
 
-/// How the network is trained. Everything else is the same for all three, so that they can be
-/// compared.
+/// The training method. Everything else is the same for all three, so that they can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// The paper's method: noise is learned, and the KL to the prior counts.
+    /// The paper's method: noise is learned with the KL to the prior
     Vmf,
-    /// The paper's baseline: noise is learned, the KL does not count.
+    /// The paper's baseline: noise is learned without the KL
     None,
-    /// No noise at all: an ordinary network.
+    /// An ordinary network without noise
     Map,
 }
 
@@ -38,18 +38,17 @@ impl Method {
     }
 }
 
-/// How the learning rate of the weights changes.
+/// The schedule of the learning rate of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
-    /// Not at all.
+    /// It stays the same
     Constant,
-    /// Down to zero at the end of training, along half a cosine.
+    /// It decays to zero at the end of training along half a cosine
     Cosine,
 }
 
-/// Defines the settings once: as a struct that is kept in config.json, and as flags of which any
-/// may be given.
+/// Defines the settings once, both as the struct that config.json keeps and as optional flags.
 macro_rules! settings {
     ($( $(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, )*) => {
         /// The settings that decide what a run computes.
@@ -59,15 +58,15 @@ macro_rules! settings {
             $( $(#[doc = $doc])+ pub $name: $type, )*
         }
 
-        /// The settings as flags; those that are not given keep the value of the preset.
+        /// The settings as flags. A flag that is not given leaves the value of the preset.
         #[derive(Clone, Debug, Default, clap::Args)]
-        #[command(next_help_heading = "Settings (the preset's, if not given)")]
+        #[command(next_help_heading = "Settings (default: those of the preset)")]
         pub struct Flags {
             $( $(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] pub $name: Option<$type>, )*
         }
 
         impl Flags {
-            /// Replaces the settings that were given.
+            /// Overwrites the settings that were given as flags.
             pub fn apply(&self, settings: &mut Settings) {
                 $( if let Some(value) = self.$name { settings.$name = value; } )*
             }
@@ -76,59 +75,59 @@ macro_rules! settings {
 }
 
 settings! {
-    /// How the network is trained
+    /// Training method
     #[arg(value_enum)]
     method: Method,
-    /// The data set
+    /// Data set
     #[arg(value_enum)]
     data: Source,
-    /// Train on the first so many images; 0 for all
+    /// Train on the first N images; 0 for all
     train_images: usize,
-    /// Test on the first so many images; 0 for all
+    /// Test on the first N images; 0 for all
     test_images: usize,
-    /// The share of wrong labels in the synthetic set, from 0 to 0.9
+    /// Share of wrong labels in the synthetic set, from 0 to 0.9
     label_noise: f64,
-    /// Move training images by up to four pixels at random, and mirror them where classes survive it
+    /// Shift training images by up to four pixels at random, and mirror them if that preserves classes
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     augment: bool,
-    /// The network: vgg11, vgg13, vgg16 or vgg19
+    /// Network: vgg11, vgg13, vgg16 or vgg19
     depth: Depth,
-    /// Multiplies all channels of the network; 1 is the paper's
+    /// Factor of the number of channels of each layer; 1 is the paper's network
     width: f64,
-    /// sigma_eff of every layer before training
+    /// Initial sigma_eff of each layer
     sigma: f64,
-    /// Passes over the training images
+    /// Number of passes over the training images
     epochs: u32,
-    /// Images in a step
+    /// Number of images per step
     batch: usize,
     /// Learning rate of the weights
     lr: f64,
-    /// How the learning rate of the weights changes
+    /// Schedule of the learning rate of the weights
     #[arg(value_enum)]
     lr_decay: Decay,
     /// Learning rate of the noise parameters
     noise_lr: f64,
-    /// Weight of the KL with `--method vmf`; 1 is the evidence lower bound
+    /// Weight of the KL with `--method vmf`; 1 gives the evidence lower bound
     beta: f64,
-    /// Epochs over which beta rises from 0
+    /// Number of epochs over which beta rises from 0
     warmup: f64,
-    /// Largest norm of a step's gradient; 0 for no limit
+    /// Largest norm of the gradient of a step; 0 for no limit
     clip: f64,
-    /// Training images from which statistics are measured without noise, after each epoch
+    /// Number of training images that the noise-free statistics are measured on after each epoch
     statistics_images: usize,
-    /// Seed of initial weights, noise, order and augmentation
+    /// Seed of the initial weights, the noise, the order of images and the augmentation
     seed: u64,
 }
 
-/// Settings that belong together.
+/// Predefined settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
-    /// The paper's appendix: VGG16, batch 256, 200 epochs. For a GPU.
+    /// The paper's appendix: VGG16, batch 256, 200 epochs; for a GPU
     Paper,
-    /// A quarter of the width, for longer training on a CPU.
+    /// A quarter of the width, for longer training on a CPU
     Cpu,
-    /// An eighth of the width, for a first look on a CPU.
+    /// An eighth of the width, for a first look on a CPU
     Quick,
 }
 
@@ -136,7 +135,7 @@ impl Preset {
     /// All presets.
     pub const ALL: [Self; 3] = [Preset::Paper, Preset::Cpu, Preset::Quick];
 
-    /// What it stands for, in a few words.
+    /// A description of a few words.
     pub fn in_short(self) -> &'static str {
         match self {
             Preset::Paper => "full width, 200 epochs, for a GPU",
@@ -156,8 +155,8 @@ impl Preset {
 
     /// Its settings.
     pub fn settings(self) -> Settings {
-        // The paper is silent on beta, augmentation and the initial sigma_eff. beta is
-        // `Posterior::suggested_beta`, rounded: a quarter of it for twice the width.
+        // The paper does not give beta, augmentation or the initial sigma_eff. beta is
+        // `Posterior::suggested_beta`, rounded, which falls by a factor of 4 if the width doubles.
         let paper = Settings {
             method: Method::Vmf,
             data: Source::Cifar10,
@@ -206,13 +205,30 @@ impl Preset {
 }
 
 impl Settings {
-    /// Refuses settings with which nothing can be trained.
+    /// Refuses settings that a network cannot be trained with.
     pub fn check(&self) -> Result<()> {
-        ensure!(self.epochs > 0, "0 epochs train nothing: say at least 1");
         ensure!(
-            self.batch >= 2,
-            "a batch of {} has no variance to normalize by: say at least 2",
-            self.batch
+            (1..=limits::EPOCHS).contains(&self.epochs),
+            "--epochs is {}; it must be at least 1 and at most {}",
+            self.epochs,
+            limits::EPOCHS
+        );
+        check_batch(self.batch)?;
+        // The width is checked where it is used.
+        self.network(3, 10).stages()?;
+        for (name, count) in
+            [("--train-images", self.train_images), ("--test-images", self.test_images)]
+        {
+            ensure!(
+                count <= limits::IMAGES,
+                "{name} is {count}; it must be at most {}",
+                limits::IMAGES
+            );
+        }
+        ensure!(
+            (0.0..=0.9).contains(&self.label_noise),
+            "the label noise is {}; it is the share of wrong labels, from 0 to 0.9",
+            self.label_noise
         );
         for (name, value) in [
             ("--lr", self.lr),
@@ -234,7 +250,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Which data to load, from this folder if one is named.
+    /// The request for the data set, from `folder` if it is given.
     pub fn data_request(&self, folder: Option<PathBuf>) -> Request {
         let some = |count: usize| (count > 0).then_some(count);
         Request {
@@ -246,12 +262,12 @@ impl Settings {
         }
     }
 
-    /// The network for images of so many channels and classes.
+    /// The network for images with this number of channels and classes.
     pub fn network(&self, in_channels: usize, classes: usize) -> VggConfig {
         VggConfig { depth: self.depth, width: self.width, in_channels, classes, sigma: self.sigma }
     }
 
-    /// The weight of the KL at a time in epochs.
+    /// The weight of the KL after this many epochs.
     pub fn beta_at(&self, epochs: f64) -> f64 {
         match self.method {
             Method::Vmf => Schedule::warmup(self.beta, self.warmup).at(epochs),
@@ -259,7 +275,7 @@ impl Settings {
         }
     }
 
-    /// The learning rate of the weights at a time in epochs.
+    /// The learning rate of the weights after this many epochs.
     pub fn lr_at(&self, epochs: f64) -> f64 {
         match self.lr_decay {
             Decay::Constant => self.lr,
@@ -268,31 +284,45 @@ impl Settings {
     }
 }
 
-/// Where a run computes and how often it saves: nothing that changes the results, so that a resumed
-/// run may differ in it.
+/// Refuses a batch that cannot be normalized or is too large.
+pub fn check_batch(batch: usize) -> Result<()> {
+    ensure!(
+        batch >= 2,
+        "a batch of {batch} has no variance to normalize by: --batch must be at least 2"
+    );
+    ensure!(
+        batch <= limits::BATCH,
+        "a batch of {batch} is too large: --batch must be at most {}",
+        limits::BATCH
+    );
+    Ok(())
+}
+
+/// Where a run computes and how often it saves. None of this changes the results, so a resumed run
+/// may use other values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 #[command(next_help_heading = "Machine")]
 pub struct Machine {
-    /// Where to compute: cpu, cuda or cuda:N; the best there is, if not given
+    /// Device to compute on: cpu, cuda or cuda:N [default: the best available]
     #[arg(long)]
     pub device: Option<String>,
-    /// Threads that compute on the CPU; all there are, if not given
+    /// Number of CPU threads [default: one per processor]
     #[arg(long)]
     pub threads: Option<usize>,
-    /// The folder that holds the data set's files
+    /// Folder with the files of the data set
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Save after so many minutes, also within an epoch; 5 if not given
+    /// Minutes between checkpoints, also within an epoch [default: 5]
     #[arg(long, value_name = "MINUTES")]
     pub checkpoint_minutes: Option<f64>,
-    /// Save after so many epochs; 1 if not given
+    /// Epochs between checkpoints [default: 1]
     #[arg(long, value_name = "EPOCHS")]
     pub checkpoint_epochs: Option<u32>,
 }
 
 impl Machine {
-    /// Refuses what makes no sense.
+    /// Refuses values that make no sense.
     pub fn check(&self) -> Result<()> {
         let minutes = self.minutes();
         ensure!(
@@ -313,7 +343,7 @@ impl Machine {
         self.checkpoint_epochs.unwrap_or(1)
     }
 
-    /// What was said now, else what was said when the run began.
+    /// These values, with those of `before` where none are given.
     pub fn or(self, before: Self) -> Self {
         Self {
             device: self.device.or(before.device),
@@ -328,22 +358,67 @@ impl Machine {
 /// The version of the run folder that this program writes and reads.
 pub const RUN_VERSION: u64 = 1;
 
-/// What config.json holds.
+/// The contents of config.json.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The version of the run folder: [`RUN_VERSION`].
+    /// The version of the run folder, [`RUN_VERSION`].
     pub version: u64,
-    /// What is computed.
+    /// What is trained.
     pub settings: Settings,
-    /// Where and how.
+    /// Where it is trained.
     pub machine: Machine,
-    /// What the network takes and says: with it, images can be classified where the data set is
-    /// not.
+    /// The format of images and classes, with which pictures can be classified without the data
+    /// set.
     pub interface: Interface,
 }
 
 impl Config {
+    /// Refuses a configuration that this program would not write: the file may come from anywhere,
+    /// and memory is allocated by what it says.
+    pub fn check(&self) -> Result<()> {
+        self.settings.check()?;
+        self.machine.check()?;
+        let Interface { shape, normalization, classes } = &self.interface;
+        ensure!(
+            matches!(shape.channels, 1 | 3) && shape.size == IMAGE_SIZE,
+            "its images have {} channels and {} x {} pixels; the networks take 1 or 3 channels and {IMAGE_SIZE} x {IMAGE_SIZE} pixels",
+            shape.channels,
+            shape.size,
+            shape.size
+        );
+        let lengths = [&normalization.mean, &normalization.deviation].map(Vec::len);
+        ensure!(
+            lengths == [shape.channels; 2],
+            "its normalization has {lengths:?} channels, and its images have {}",
+            shape.channels
+        );
+        let is_usable = |deviation: &f64| deviation.is_finite() && *deviation > 0.0;
+        ensure!(
+            normalization.mean.iter().all(|mean| mean.is_finite())
+                && normalization.deviation.iter().all(is_usable),
+            "its normalization has a mean that is not finite, or a deviation that is not positive"
+        );
+        ensure!(
+            (1..=limits::CLASSES).contains(&classes.len()),
+            "it has {} classes; there must be at least 1 and at most {}",
+            classes.len(),
+            limits::CLASSES
+        );
+        let is_name = |name: &String| {
+            let length = name.chars().count();
+            (1..=limits::CLASS_NAME).contains(&length) && !name.chars().any(char::is_control)
+        };
+        if let Some(name) = classes.iter().find(|name| !is_name(name)) {
+            let start: String = name.chars().take(20).collect();
+            bail!(
+                "the class {start:?} must have 1 to {} characters, and no control characters",
+                limits::CLASS_NAME
+            );
+        }
+        Ok(())
+    }
+
     /// The network.
     pub fn network(&self) -> VggConfig {
         let Interface { shape, classes, .. } = &self.interface;
@@ -414,7 +489,14 @@ mod tests {
         let quick = Preset::Quick.settings();
         for (settings, word) in [
             (Settings { epochs: 0, ..quick.clone() }, "epochs"),
+            (Settings { epochs: u32::MAX, ..quick.clone() }, "--epochs"),
             (Settings { batch: 1, ..quick.clone() }, "batch"),
+            (Settings { batch: 1 << 32, ..quick.clone() }, "batch"),
+            (Settings { width: 8.0, ..quick.clone() }, "width"),
+            (Settings { width: f64::NAN, ..quick.clone() }, "width"),
+            (Settings { train_images: usize::MAX, ..quick.clone() }, "--train-images"),
+            (Settings { test_images: 1 << 40, ..quick.clone() }, "--test-images"),
+            (Settings { label_noise: -0.1, ..quick.clone() }, "label noise"),
             (Settings { lr: -1.0, ..quick.clone() }, "--lr"),
             (Settings { beta: f64::NAN, ..quick.clone() }, "--beta"),
             (Settings { sigma: 0.0, ..quick.clone() }, "--sigma"),

@@ -1,4 +1,4 @@
-//! A trained network, opened to be measured and looked at.
+//! A trained network, opened to be evaluated and looked at.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,36 +9,37 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarMap;
 use sha2::{Digest, Sha256};
 use vmf_candle::posterior::Summary;
-use vmf_candle::{Checkpoint, Posterior, Progress, seeded};
+use vmf_candle::{Posterior, Progress, seeded};
 
+use crate::checkpoint;
 use crate::data::{self, Dataset};
 use crate::model::Vgg;
 use crate::run::{self, Record};
 use crate::settings::Config;
 
-/// The weights in an exported folder, as the hub names them.
+/// The checkpoint of an exported folder; the name is the hub's convention.
 pub const EXPORTED: &str = "model.safetensors";
 
-/// A network that was trained, from the folder of a run or from an exported one. Nothing is
-/// written, so that a run can be looked at while it goes on.
+/// A trained network from the folder of a run or from an exported folder. Opening it writes nothing,
+/// so a run can be looked at while it is being trained.
 pub struct Trained {
     /// The folder.
     pub folder: PathBuf,
-    /// What was trained, and how.
+    /// Its configuration.
     pub config: Config,
-    /// What was recorded after each epoch.
+    /// The record of each epoch.
     pub records: Vec<Record>,
-    /// Epochs that this network has seen.
+    /// Number of epochs it was trained for.
     pub epoch: u64,
-    /// Where training stood when it was saved.
+    /// The progress of training when it was saved.
     pub progress: Progress,
-    /// Its variables by name: weights, rho and both sets of statistics.
+    /// Its variables: weights, rho and both sets of statistics.
     pub vars: VarMap,
-    /// Its noise.
+    /// The posterior, which is its noise.
     pub posterior: Posterior,
     /// The network itself.
     pub model: Vgg,
-    /// Where it computes.
+    /// The device it computes on.
     pub device: Device,
 }
 
@@ -61,7 +62,7 @@ impl Trained {
                 run::LAST
             );
         };
-        let checkpoint = Checkpoint::open(weights)?;
+        let checkpoint = checkpoint::open(weights, &config.network())?;
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, config.settings.seed, DType::F32, device);
         let model = Vgg::new(&config.network(), &posterior, vb)?;
@@ -81,7 +82,7 @@ impl Trained {
         })
     }
 
-    /// The name of the folder, to call the network by.
+    /// The name of the folder, which is also the name of the network.
     pub fn name(&self) -> String {
         let name = self.folder.canonicalize().ok();
         let name = name.as_deref().unwrap_or(&self.folder).file_name();
@@ -91,12 +92,12 @@ impl Trained {
         )
     }
 
-    /// The data set it was trained on, from this folder if one is named.
+    /// The data set it was trained on, from `data_dir` if it is given.
     pub fn dataset(&self, data_dir: Option<&Path>) -> Result<Dataset> {
         self.dataset_with(data_dir, None)
     }
 
-    /// The data set it was trained on, with so many test images if that is said; 0 for all.
+    /// Like [`dataset`](Self::dataset), with this number of test images if it is given; 0 for all.
     pub fn dataset_with(
         &self,
         data_dir: Option<&Path>,
@@ -109,25 +110,25 @@ impl Trained {
         let set = data::load(&settings.data_request(folder))?;
         ensure!(
             set.interface().fits(&self.config.interface),
-            "{} was trained on other images than {} now holds",
+            "{} was trained on other images than {} holds now",
             self.folder.display(),
             set.name
         );
         Ok(set)
     }
 
-    /// What was recorded when it had seen so many epochs. A network that was saved within an epoch,
-    /// or before the first, is described by none.
+    /// The record of the epoch after which it was saved. There is none for a network that was saved
+    /// within an epoch or before the first.
     pub fn record(&self) -> Option<&Record> {
         self.records.iter().find(|record| record.epoch == self.epoch)
     }
 
-    /// The weight of the KL at the end of its training so far; 0 where the KL does not count.
+    /// The weight of the KL at the end of its training so far; 0 if training ignores the KL.
     pub fn beta(&self) -> f64 {
         self.config.settings.beta_at(self.epoch as f64)
     }
 
-    /// Its variables by name, as they are now.
+    /// Its variables by name.
     pub fn tensors(&self) -> BTreeMap<String, Tensor> {
         let vars = self.vars.data().lock();
         let vars = vars.unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +136,7 @@ impl Trained {
         tensors.map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect()
     }
 
-    /// The SHA-256 of its variables: two networks that share it are the same.
+    /// The SHA-256 of its variables, which identifies the network.
     pub fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
         for (name, tensor) in self.tensors() {
@@ -149,7 +150,7 @@ impl Trained {
         Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// What its noise has learned.
+    /// What the noise of each layer has learned.
     pub fn summary(&self) -> Result<Summary> {
         Ok(self.posterior.summary()?)
     }

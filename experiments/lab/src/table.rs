@@ -163,14 +163,19 @@ impl Table {
         terminal::render(self, width, false)
     }
 
-    /// Prints the table to standard output, as wide as the terminal, with colours if it has them.
-    pub fn print(&self) -> Result<()> {
+    /// The table as text for standard output: as wide as the terminal, with colours if it has them.
+    pub fn terminal(&self) -> String {
         let terminal = console::Term::stdout();
         let width = match terminal.size_checked() {
             Some((_, columns)) => columns,
             None => terminal::WIDTH_WITHOUT_TERMINAL,
         };
-        crate::terminal::print(&terminal::render(self, width, console::colors_enabled()))
+        terminal::render(self, width, console::colors_enabled())
+    }
+
+    /// Prints the table to standard output, as wide as the terminal, with colours if it has them.
+    pub fn print(&self) -> Result<()> {
+        crate::terminal::print(&self.terminal())
     }
 
     /// The table as an HTML `table` element.

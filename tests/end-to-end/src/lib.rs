@@ -1,16 +1,17 @@
 //! End-to-end tests: the programs as a person runs them.
 
-pub mod training;
+pub mod cifar;
 
+use std::io::PipeReader;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
 /// A command that runs one of the workspace's programs.
 ///
-/// `cargo test --workspace` has built them all by the time a test runs, because each of their
-/// packages has an integration test. Where this package is tested alone, a program that has never
-/// been built is built here; one that is there already is taken as it is.
+/// `cargo test --workspace` has built all programs by the time a test runs, because each of their
+/// packages has an integration test. If this package is tested alone, a program that has never been
+/// built is built here, and one that exists is taken as it is.
 ///
 /// # Panics
 /// If the program cannot be built.
@@ -34,4 +35,17 @@ pub fn program(name: &str) -> Command {
         assert!(status.success(), "{name} cannot be built");
     }
     Command::new(path)
+}
+
+/// Makes a pipe as small as the system can, which is one page on Linux. Elsewhere it is left alone.
+pub fn shrink(pipe: &PipeReader) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        // SAFETY: this changes the size of a pipe that is open.
+        let size = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 1) };
+        assert!(size > 0, "{}", std::io::Error::last_os_error());
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = pipe;
 }

@@ -1,7 +1,6 @@
-//! `cifar train` as a person runs it, on the synthetic set: what it leaves, and that it can be
-//! repeated.
+//! `cifar train` on the synthetic set: the files it writes, and that it can be repeated.
 
-use end_to_end::training::{assert_same, both, metrics, names_in, number, tiny, train};
+use end_to_end::cifar::{assert_same, both, metrics, names_in, number, tiny, train};
 
 #[test]
 fn training_leaves_a_complete_folder_and_learns() {
@@ -25,7 +24,14 @@ fn training_leaves_a_complete_folder_and_learns() {
     let run = temp.path().join("run");
     assert_eq!(
         names_in(&run),
-        [".lock", "best.safetensors", "config.json", "last.safetensors", "metrics.jsonl"]
+        [
+            ".lock",
+            "best.safetensors",
+            "config.json",
+            "last.safetensors",
+            "metrics.jsonl",
+            "previous.safetensors"
+        ]
     );
     let lines = metrics(&run);
     assert_eq!(lines.len(), 6);
@@ -35,7 +41,7 @@ fn training_leaves_a_complete_folder_and_learns() {
     assert_eq!(number(end, &["step"]), 60.0);
     assert_eq!(number(end, &["beta"]), 0.1);
     assert!((0.0..=1.0).contains(&number(end, &["train", "ece"])));
-    // sigma_eff of the eight layers, none of which is where it began.
+    // sigma_eff of the eight layers.
     assert_eq!(end.matches("\"sigma_eff\":0").count() + end.matches("\"sigma_eff\":1").count(), 8);
     assert!(number(end, &["kl"]) > 0.0);
 }
@@ -50,7 +56,7 @@ fn the_three_methods_share_one_loop_and_differ_in_their_noise() {
     let (vmf, none, map) = (line("vmf"), line("none"), line("map"));
     assert!(number(&vmf, &["beta"]) > 0.0);
     assert_eq!((number(&none, &["beta"]), number(&map, &["beta"])), (0.0, 0.0));
-    // The KL holds the noise up: without it, training drives noise down.
+    // The KL favours noise; without it, training reduces the noise, which increases the KL.
     assert!(number(&vmf, &["kl"]) < number(&none, &["kl"]));
     assert!(map.contains("\"kl\":null") && map.contains("\"sigma_eff\":[]"), "{map}");
 }

@@ -1,17 +1,15 @@
-//! `cifar eval`, `compare`, `report` and the first look, as a person runs them.
+//! `cifar eval`, `compare`, `report` and the first look.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
-use end_to_end::program;
+use end_to_end::cifar::{Running, both, cifar, copy, fails, json, succeeds};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A network and a set that train in a second or two. A third of the labels is wrong: no network is
-/// right on every image.
+/// A network and a data set that train in a second or two. Three tenths of the labels are wrong, so
+/// that no network is right on every image.
 const TINY: [&str; 20] = [
     "--data=synthetic",
     "--train-images=320",
@@ -35,7 +33,7 @@ const TINY: [&str; 20] = [
     "2",
 ];
 
-/// Runs that several tests look at and none changes.
+/// Runs that several tests use and none changes.
 const SHARED: [(&str, [&str; 2]); 5] = [
     ("vmf0", ["--method=vmf", "--seed=0"]),
     ("vmf1", ["--method=vmf", "--seed=1"]),
@@ -44,7 +42,7 @@ const SHARED: [(&str, [&str; 2]); 5] = [
     ("map0", ["--method=map", "--seed=0"]),
 ];
 
-/// The folder of the shared runs. It goes when the last test that holds it ends.
+/// The folder of the shared runs. It is removed when the last test that holds it ends.
 fn shared() -> Arc<TempDir> {
     static FOLDER: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
     let mut folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,52 +63,9 @@ fn copies(names: &[&str]) -> TempDir {
     let shared = shared();
     let own = tempfile::tempdir().unwrap();
     for name in names {
-        let target = own.path().join(name);
-        fs::create_dir(&target).unwrap();
-        for entry in fs::read_dir(shared.path().join(name)).unwrap() {
-            let entry = entry.unwrap();
-            fs::copy(entry.path(), target.join(entry.file_name())).unwrap();
-        }
+        copy(&shared.path().join(name), &own.path().join(name));
     }
     own
-}
-
-fn cifar(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = program("cifar");
-    command
-        .args(arguments)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-fn both(output: &Output) -> String {
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    text(&output.stdout) + &text(&output.stderr)
-}
-
-/// Runs `cifar`, which must succeed, and returns what it printed.
-fn succeeds(folder: &Path, arguments: &[&str]) -> String {
-    let output = cifar(folder, arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", both(&output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Runs `cifar`, which must fail with code 1 and these words.
-fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
-    let output = cifar(folder, arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", both(&output));
-    for word in words {
-        assert!(said.contains(word), "{word:?} is not in what {arguments:?} said: {said}");
-    }
-    assert!(!said.contains("panicked"), "{said}");
-}
-
-fn json(path: PathBuf) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
 fn number(value: &Value) -> f64 {
@@ -318,7 +273,7 @@ fn an_evaluation_is_used_again_until_network_or_protocol_change() {
     // A number that no evaluation finds shows which one was used.
     let file = own.path().join("vmf0/evaluation.json");
     let mark = |change: &dyn Fn(&mut Value)| {
-        let mut evaluation = json(file.clone());
+        let mut evaluation = json(&file);
         evaluation["ways"][0]["all"]["accuracy"] = 0.123456.into();
         change(&mut evaluation);
         fs::write(&file, evaluation.to_string()).unwrap();
@@ -392,21 +347,16 @@ fn a_report_is_one_file_with_everything_in_it() {
 fn a_first_look_trains_compares_and_goes_on_where_it_stopped() {
     let temp = tempfile::tempdir().unwrap();
     let first = |more: &[&str]| cifar(temp.path(), &[&["first-look"][..], &TINY, more].concat());
-    // Long enough to be stopped in the middle of the first training.
+    // The first training has more steps than the program can be ahead of the test.
     let long = ["--epochs=12", "--checkpoint-minutes=0"];
-    let child = first(&long).spawn().unwrap();
-    let last = temp.path().join("runs/first/none/metrics.jsonl");
-    for _ in 0..6000 {
-        if last.exists() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", both(&output));
-    assert!(both(&output).contains("same command"), "{}", both(&output));
+    let records = temp.path().join("runs/first/none/metrics.jsonl");
+    let mut look = Running::start_command(first(&long));
+    // The program must listen before the first file of the run appears.
+    look.wait_until(|| records.exists());
+    look.signal("-INT");
+    let (status, printed) = look.finish();
+    assert_eq!(status.code(), Some(130), "{printed}");
+    assert!(printed.contains("same command"), "{printed}");
     assert!(!temp.path().join("runs/first/report.html").exists());
 
     let output = first(&long).output().unwrap();
@@ -431,12 +381,12 @@ fn a_first_look_trains_compares_and_goes_on_where_it_stopped() {
     assert!(printed.find("takes about") < printed.find("epoch "), "{printed}");
 
     // Nothing is trained twice.
-    let metrics = fs::read(&last).unwrap();
+    let metrics = fs::read(&records).unwrap();
     let output = first(&long).output().unwrap();
     let printed = both(&output);
     assert!(output.status.success(), "{printed}");
     assert_eq!(printed.matches("is trained already").count(), 2, "{printed}");
-    assert_eq!(fs::read(&last).unwrap(), metrics);
+    assert_eq!(fs::read(&records).unwrap(), metrics);
 
     let other = [&["first-look"][..], &TINY, &["--epochs=5"]].concat();
     fails(temp.path(), &other, &["runs/first/none", "other settings", "--out"]);
@@ -483,16 +433,11 @@ fn mistakes_are_named() {
 fn a_run_that_has_not_finished_an_epoch_has_nothing_to_evaluate() {
     let temp = tempfile::tempdir().unwrap();
     let long = ["train", "--out=young", "--train-images=20000"];
-    let child = cifar(temp.path(), &[&long[..1], &TINY, &long[1..]].concat()).spawn().unwrap();
-    for _ in 0..6000 {
-        if temp.path().join("young/last.safetensors").exists() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    child.wait_with_output().unwrap();
+    let mut training = Running::start(temp.path(), &[&long[..1], &TINY, &long[1..]].concat());
+    assert!(training.steps(1));
+    training.signal("-INT");
+    let (status, printed) = training.finish();
+    assert_eq!(status.code(), Some(130), "{printed}");
     for command in ["eval", "report", "compare"] {
         fails(
             temp.path(),

@@ -1,22 +1,16 @@
-//! What can go wrong with `cifar train`: a clear message, exit code 1, and what was saved before
-//! stays whole.
+//! What can go wrong with `cifar train`: each case has a clear message and exit code 1, and leaves
+//! earlier checkpoints intact.
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
+use end_to_end::cifar::{Running, TINY, both, failed, names_in, tiny, train};
 use end_to_end::program;
-use end_to_end::training::{TINY, Training, both, names_in, tiny, train};
 
-/// Runs `cifar train`, which must fail with code 1 and these words.
+/// Runs `cifar train`, which must fail with exit code 1 and these words.
 fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
-    let output = train(folder, arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", both(&output));
-    for word in words {
-        assert!(said.contains(word), "{word:?} is not in what {arguments:?} said: {said}");
-    }
-    assert!(!said.contains("panicked"), "{said}");
+    failed(&train(folder, arguments).output().unwrap(), words);
 }
 
 #[test]
@@ -35,11 +29,10 @@ fn settings_that_make_no_sense_are_named() {
         (&["--device", "cuda:one"], &["one", "number of a device"]),
         (&["--device", "cuda"], &["cuda", "--device cpu"]),
     ] {
-        // What comes later on the command line counts, so these replace what the small training
-        // says.
+        // The last value of a flag counts, so these replace the values of the small training.
         fails(folder, &[&TINY[..], more].concat(), words);
     }
-    // None of them has begun a run, so the first that does has the first name.
+    // None of them has begun a run, so the next one gets the first name.
     let output = train(folder, &TINY).output().unwrap();
     assert!(output.status.success(), "{}", both(&output));
     assert_eq!(names_in(&folder.join("runs/cifar")), ["vmf-seed0"]);
@@ -53,7 +46,7 @@ fn files_and_folders_that_are_not_what_they_should_be_are_named() {
     fails(folder, &["--config", "missing.json"], &["missing.json"]);
     fs::write(folder.join("broken.json"), "{}").unwrap();
     fails(folder, &["--config", "broken.json"], &["broken.json", "configuration"]);
-    // A folder that cannot be written to, by anyone: it would be inside a file.
+    // A folder inside a file cannot be created by anyone.
     fs::write(folder.join("file"), "").unwrap();
     fails(
         folder,
@@ -85,7 +78,7 @@ fn a_loss_that_is_not_finite_stops_training_and_spares_the_checkpoint() {
     let temp = tempfile::tempdir().unwrap();
     let arguments = [&TINY[..], &["--out", "run", "--lr", "1e38"]].concat();
     fails(temp.path(), &arguments, &["step", "--lr"]);
-    // What was saved before can still be read: resuming fails at the same step, not at the file.
+    // The checkpoint can still be read: resuming fails at the same step, not at the file.
     fails(temp.path(), &["--resume", "run"], &["step", "--lr"]);
 }
 
@@ -97,7 +90,7 @@ fn a_run_is_not_overwritten_nor_trained_twice_at_once() {
     fails(temp.path(), &again, &["holds a run already", "--resume run"]);
 
     let endless = [&TINY[..], &["--out", "busy", "--epochs", "10000"]].concat();
-    let mut training = Training::start(temp.path(), &endless);
+    let mut training = Running::start_command(train(temp.path(), &endless));
     assert!(training.steps(1));
     fails(temp.path(), &["--resume", "busy"], &["in use by another process"]);
     fails(temp.path(), &[&TINY[..], &["--out", "busy"]].concat(), &["in use"]);
@@ -131,7 +124,7 @@ fn a_damaged_or_foreign_file_of_a_run_is_named_and_left_alone() {
     assert_eq!(fs::read_to_string(&metrics).unwrap(), damaged);
     assert!(fs::read(&last).unwrap() == whole);
 
-    // What the messages advise helps.
+    // The advice of the messages works.
     let first_line = text.split_inclusive('\n').next().unwrap();
     fs::write(&metrics, first_line).unwrap();
     fs::copy(temp.path().join("run/best.safetensors"), &last).unwrap();
@@ -144,15 +137,15 @@ fn a_full_disk_is_reported_and_the_earlier_checkpoint_stays() {
     let temp = tempfile::tempdir().unwrap();
     let last = temp.path().join("run/last.safetensors");
     let endless = [&TINY[..], &["--out", "run", "--epochs", "10000"]].concat();
-    let mut training = Training::start(temp.path(), &endless);
+    let mut training = Running::start_command(train(temp.path(), &endless));
     assert!(training.steps(12));
     training.signal("-INT");
     let (status, printed) = training.finish();
     assert_eq!(status.code(), Some(130), "{printed}");
     let stored = fs::read(&last).unwrap();
 
-    // A process whose files cannot grow beyond a few kilobytes: a write fails in the middle, as on
-    // a full disk.
+    // Files of this process cannot grow beyond a few kilobytes, so that a write fails in the middle,
+    // as on a full disk.
     let limited = format!(
         "trap '' XFSZ; ulimit -f 16; exec '{}' train --resume run --checkpoint-minutes 0",
         program("cifar").get_program().to_string_lossy()
@@ -165,4 +158,40 @@ fn a_full_disk_is_reported_and_the_earlier_checkpoint_stays() {
     assert!(fs::read(&last).unwrap() == stored, "the checkpoint has changed");
     let names = names_in(&temp.path().join("run"));
     assert!(names.iter().all(|name| !name.ends_with(".tmp")), "{names:?}");
+}
+
+#[test]
+fn a_run_that_lost_its_last_checkpoint_keeps_its_results() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    tiny(folder, "run", &["--epochs", "2"]);
+    let last = folder.join("run/last.safetensors");
+    let kept = ["best.safetensors", "previous.safetensors", "metrics.jsonl", "config.json"];
+    let read = || kept.map(|name| fs::read(folder.join("run").join(name)).unwrap());
+    let before = read();
+    fs::remove_file(&last).unwrap();
+    let ways = ["records of 2 epochs", "copy previous.safetensors", "best.safetensors"];
+    let resume = ["--resume", "run"];
+    fails(folder, &resume, &[&["run/last.safetensors is missing"][..], &ways].concat());
+    std::os::unix::fs::symlink("nowhere", &last).unwrap();
+    fails(folder, &resume, &[&["is a link to a file that does not exist"][..], &ways].concat());
+    fs::remove_file(&last).unwrap();
+    // Nor does a new run overwrite what is left of one.
+    fs::rename(folder.join("run/config.json"), folder.join("config.json")).unwrap();
+    fails(folder, &[&TINY[..], &["--out", "run"]].concat(), &["config.json is missing", "--out"]);
+    fs::rename(folder.join("config.json"), folder.join("run/config.json")).unwrap();
+    assert!(read() == before);
+
+    // The advice works, and the epoch that is trained again has the same result.
+    let records = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    fs::copy(folder.join("run/previous.safetensors"), &last).unwrap();
+    let output = train(folder, &resume).output().unwrap();
+    assert!(output.status.success(), "{}", both(&output));
+    assert!(both(&output).contains("after 1 of 2 epochs"), "{}", both(&output));
+    let scores = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(|line| line.split(",\"seconds\"").next().unwrap().into());
+        lines.collect()
+    };
+    let again = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    assert_eq!(scores(&again), scores(&records));
 }

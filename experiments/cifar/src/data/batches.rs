@@ -1,4 +1,4 @@
-//! Batches: shuffled, augmented and normalized on a thread of their own, while the network
+//! Batches of images, shuffled, augmented and normalized by a thread of their own while the network
 //! computes.
 
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use candle_core::{Device, Tensor};
 use super::random::{Draws, below};
 use super::{Dataset, Shape, Split};
 
-/// Batches that wait, ready, for the network. More would only cost memory.
+/// Number of batches that are prepared in advance. More would only cost memory.
 const AHEAD: usize = 4;
 
-/// How far a crop may move, in pixels.
+/// The largest shift of a crop in pixels.
 const MARGIN: i32 = 4;
 
 /// Normalized images with their labels.
@@ -24,12 +24,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// How many images it has.
+    /// The number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether it has none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -39,7 +39,7 @@ impl Batch {
         &self.labels
     }
 
-    /// Images (N, channels, height, width) and labels (N).
+    /// Images of shape (N, channels, height, width) and labels of shape (N).
     pub fn into_tensors(self, device: &Device) -> candle_core::Result<(Tensor, Tensor)> {
         let Shape { channels, size } = self.shape;
         let count = self.labels.len();
@@ -48,20 +48,19 @@ impl Batch {
     }
 }
 
-/// How the training images of an epoch become batches.
+/// How batches are made of the training images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Images in a batch. Images that fill none at the end of an epoch wait for another epoch, in
-    /// which the order is another.
+    /// Number of images per batch. Images that do not fill a batch at the end of an epoch are left
+    /// out; since the order differs between epochs, these are different images each time.
     pub batch: usize,
-    /// The seed of order and augmentation.
+    /// Seed of the order and of the augmentation.
     pub seed: u64,
-    /// Whether images are moved by up to four pixels and, where the set's classes survive it,
-    /// mirrored.
+    /// Whether images are shifted by up to four pixels and, if that preserves classes, mirrored.
     pub augment: bool,
 }
 
-/// A stream of batches, made on a thread of its own. Dropping it ends the thread.
+/// A stream of batches, which a thread of its own prepares. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Batches {
     receiver: Receiver<Batch>,
@@ -76,8 +75,8 @@ impl Iterator for Batches {
 }
 
 impl Batches {
-    /// The training batches of an epoch, from number `first` on: a run that is resumed within an
-    /// epoch gets what is left.
+    /// The training batches of an epoch from number `first` on, for a run that is resumed within an
+    /// epoch.
     pub fn training(set: &Dataset, plan: Plan, epoch: u32, first: usize) -> Self {
         let order = Draws::new(plan.seed, "data.order", epoch).permutation(set.train.len());
         let views = plan.augment.then(|| Views {
@@ -92,7 +91,7 @@ impl Batches {
         Self::start(set, set.train.clone(), views, places)
     }
 
-    /// All images of a split in their own order, unchanged; the last batch may be smaller.
+    /// All images of a split in order and without augmentation; the last batch may be smaller.
     pub fn in_order(set: &Dataset, split: &Arc<Split>, batch: usize) -> Self {
         let count = split.len() as u32;
         let batch = batch.max(1);
@@ -130,7 +129,7 @@ impl Batches {
     }
 }
 
-/// How each image of an epoch is seen.
+/// The random view of each image in an epoch.
 #[derive(Clone, Copy, Debug)]
 struct Views {
     draws: Draws,
@@ -138,7 +137,7 @@ struct Views {
 }
 
 impl Views {
-    /// Any of the 9 x 9 crops of the image padded with four black pixels, mirrored or not.
+    /// One of the 9 x 9 crops of the image padded with four black pixels, mirrored or not.
     fn of(&self, image: u32) -> View {
         let [down, right, flip, _] = self.draws.words(image, 0);
         let moved = |word| below(word, 2 * MARGIN as u32 + 1) as i32 - MARGIN;
@@ -146,7 +145,7 @@ impl Views {
     }
 }
 
-/// Which part of an image is seen, and whether in a mirror.
+/// A shift of an image, and whether it is mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct View {
     down: i32,

@@ -1,27 +1,27 @@
-//! CIFAR-10 in its official binary form.
+//! CIFAR-10 in its official binary format.
 //!
-//! Six files of 10,000 records; a record is a label byte and 3,072 bytes of pixels: the red, green
-//! and blue planes, each 32 rows of 32. A file is used only if its SHA-256 is that of the official
-//! release.
+//! There are six files of 10,000 records. A record is a label byte and 3,072 bytes of pixels: the
+//! red, green and blue planes of 32 rows of 32 pixels. A file is used only if its SHA-256 is that of
+//! the official release.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, Result};
 use super::{Dataset, Shape, Split};
+use crate::limits;
 
-/// The folder of the official archive, which is what files are kept under.
+/// The folder of the files, named as in the official archive.
 pub const FOLDER: &str = "cifar-10-batches-bin";
 
-/// Records in each file.
+/// Number of records per file.
 pub const RECORDS: usize = 10_000;
 
-/// Bytes of a record: label and pixels.
+/// Number of bytes per record: label and pixels.
 pub const RECORD: usize = 1 + PIXELS;
 
-/// Bytes of an image.
+/// Number of bytes per image.
 pub const PIXELS: usize = 3 * 32 * 32;
 
 /// The official files with their SHA-256: five of training images, then the test images.
@@ -53,14 +53,14 @@ pub fn locate(folder: &Path) -> PathBuf {
 /// Reads one file and checks it.
 fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     let path = folder.join(name);
-    let bytes = match fs::read(&path) {
+    let bytes = match limits::read(&path, limits::DOWNLOAD) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(Error::Missing {
                 name: name.into(),
                 folder: folder.into(),
                 remedy: "`cifar fetch` downloads CIFAR-10, --data-dir names a folder that has it, \
-                         --data synthetic needs none",
+                         --data synthetic needs no files",
             });
         }
         Err(source) => return Err(Error::io("read", path)(source)),
@@ -76,12 +76,12 @@ fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     Err(Error::Wrong { path, reason })
 }
 
-/// Whether the folder holds all six official files, whole and unchanged.
+/// Whether the folder holds all six official files unchanged.
 pub fn is_complete(folder: &Path) -> bool {
     FILES.iter().all(|(name, sha)| read_file(folder, name, sha).is_ok())
 }
 
-/// Reads the data set from the folder of the binary files (or the one that contains it).
+/// Reads the data set from the folder of the binary files or from its parent.
 pub fn read(folder: &Path) -> Result<Dataset> {
     let folder = locate(folder);
     let mut train = Split::with_capacity(5 * RECORDS, PIXELS);
@@ -105,6 +105,7 @@ pub fn read(folder: &Path) -> Result<Dataset> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn sha256_is_that_of_the_standard() {

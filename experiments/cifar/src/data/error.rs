@@ -1,4 +1,4 @@
-//! What can go wrong with a data set, in words that say what to do about it.
+//! Errors of data sets. Each message says what to do.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// A file is not what it should be, and is not used.
+    /// A file has the wrong contents and is not used.
     #[error("{} is not used: {reason}", path.display())]
     Wrong {
         /// The file.
@@ -29,7 +29,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// Files are missing.
+    /// A file is missing.
     #[error("{} is missing from {}; {remedy}", name, folder.display())]
     Missing {
         /// The file.
@@ -40,14 +40,14 @@ pub enum Error {
         remedy: &'static str,
     },
 
-    /// No source had the data.
+    /// No source has the data.
     #[error(
         "CIFAR-10 could not be fetched:\n{}\nGive the folder that holds the binary files with --data-dir DIR, \
          or train on generated images with --data synthetic",
         attempts.iter().map(|attempt| format!("  - {attempt}")).collect::<Vec<_>>().join("\n")
     )]
     Unreachable {
-        /// What each source said.
+        /// The error of each source.
         attempts: Vec<String>,
     },
 
@@ -55,17 +55,17 @@ pub enum Error {
     #[error("{0}")]
     Unavailable(String),
 
-    /// What a source has is not CIFAR-10, for this reason.
-    #[error("what it has is not CIFAR-10: {0}")]
+    /// The contents of a source are not CIFAR-10.
+    #[error("its contents are not CIFAR-10: {0}")]
     Foreign(String),
 
-    /// A setting that makes no sense for the data set.
+    /// A setting does not suit the data set.
     #[error("{0}")]
     Setting(String),
 }
 
 impl Error {
-    /// A function that wraps the system's error with what was tried.
+    /// Returns a function that adds the action and the path to an error of the system.
     pub(crate) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -1,10 +1,9 @@
-//! Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017): 70,000 grey pictures of clothing, in IDX files.
+//! Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017): 70,000 grey images of clothing in IDX files.
 //!
-//! An IDX file is two zero bytes, the type of its values (8: bytes), the number of dimensions, the
-//! dimensions as big-endian words, and the values. The pictures are 28 x 28; they are put in the
-//! middle of 32 x 32 black pixels, the size that the networks take.
+//! An IDX file has two zero bytes, the type of its values (8 for bytes), the number of dimensions,
+//! the dimensions as big-endian words, and the values. The images of 28 x 28 pixels are padded with
+//! black to 32 x 32, which is the input size of the networks.
 
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +12,9 @@ use flate2::read::GzDecoder;
 use super::cifar10::sha256;
 use super::error::{Error, Result};
 use super::{Dataset, Shape, Split};
+use crate::limits;
 
-/// The four files with the SHA-256 of their unpacked contents.
+/// The four files with the SHA-256 of their uncompressed contents.
 const FILES: [(&str, &str); 4] = [
     ("train-images-idx3-ubyte", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
     ("train-labels-idx1-ubyte", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
@@ -35,11 +35,14 @@ const CLASSES: [&str; 10] = [
     "ankle boot",
 ];
 
+/// Largest number of bytes that is read or unpacked. The largest file has 47 MB.
+const UNPACKED: u64 = 64 << 20;
+
 const SIZE: usize = 28;
 const PADDED: usize = 32;
 
-/// Where Debian's package `dataset-fashion-mnist` puts the files, if it is installed; else a folder
-/// of ours.
+/// The folder of Debian's package `dataset-fashion-mnist` if it is installed, else
+/// `data/fashion-mnist`.
 pub fn default_folder() -> PathBuf {
     let debian = Path::new("/usr/share/datasets/fashion-mnist");
     if debian.is_dir() {
@@ -48,7 +51,7 @@ pub fn default_folder() -> PathBuf {
     Path::new(super::DEFAULT_FOLDER).join("fashion-mnist")
 }
 
-/// Reads the data set from the folder of the four files, packed (`.gz`) or not.
+/// Reads the data set from a folder with the four files, compressed (`.gz`) or not.
 pub fn read(folder: &Path) -> Result<Dataset> {
     let [train_images, train_labels, test_images, test_labels] =
         FILES.map(|(name, sha)| read_file(folder, name, sha));
@@ -66,7 +69,7 @@ pub fn read(folder: &Path) -> Result<Dataset> {
 fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     let (plain, packed) = (folder.join(name), folder.join(format!("{name}.gz")));
     let path = if plain.exists() { plain } else { packed };
-    let stored = match fs::read(&path) {
+    let stored = match limits::read(&path, UNPACKED) {
         Ok(stored) => stored,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(Error::Missing {
@@ -81,9 +84,8 @@ fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     let mut bytes = stored;
     if path.extension().is_some_and(|kind| kind == "gz") {
         let mut unpacked = Vec::new();
-        // The largest file has 47 MB: an archive that goes on for ever must not fill the memory.
         GzDecoder::new(&bytes[..])
-            .take(64 << 20)
+            .take(UNPACKED)
             .read_to_end(&mut unpacked)
             .map_err(|error| wrong(format!("it cannot be unpacked: {error}")))?;
         bytes = unpacked;
@@ -97,7 +99,7 @@ fn read_file(folder: &Path, name: &str, expected: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Pads the pictures of verified files.
+/// Pads the images of verified files.
 fn split(images: &[u8], labels: &[u8], count: usize) -> Split {
     let mut split = Split::with_capacity(count, PADDED * PADDED);
     split.labels.extend_from_slice(&labels[8..]);
@@ -116,6 +118,7 @@ fn split(images: &[u8], labels: &[u8], count: usize) -> Split {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn pictures_stand_in_the_middle() {

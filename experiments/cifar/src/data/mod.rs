@@ -1,10 +1,10 @@
-//! Data sets: images of one byte a value with their labels, and how they reach the network.
+//! Data sets: images of one byte per value with their labels, and the batches made of them.
 //!
 //! | set | where from |
 //! |---|---|
 //! | [`cifar10`] | the official binary files, fetched and verified by [`fetch`] |
 //! | [`fashion`] | Fashion-MNIST's IDX files, from a folder |
-//! | [`synthetic`] | generated, for machines with no network and for tests |
+//! | [`synthetic`] | generated, for tests and for machines without a network |
 
 pub mod batches;
 pub mod cifar10;
@@ -24,9 +24,9 @@ pub use error::{Error, Result};
 /// Images with their labels, in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// Pixels of all images: channel by channel, row by row.
+    /// The pixels of all images, each image channel by channel and row by row.
     pub images: Vec<u8>,
-    /// One label an image.
+    /// One label per image.
     pub labels: Vec<u8>,
 }
 
@@ -35,12 +35,12 @@ impl Split {
         Self { images: Vec::with_capacity(images * pixels), labels: Vec::with_capacity(images) }
     }
 
-    /// How many images there are.
+    /// The number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -49,20 +49,20 @@ impl Split {
 /// The shape of one image, which is square.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// 3 for colours, 1 for grey.
+    /// 3 for colour, 1 for grey.
     pub channels: usize,
     /// Height and width.
     pub size: usize,
 }
 
 impl Shape {
-    /// Values in an image.
+    /// The number of values per image.
     pub fn pixels(&self) -> usize {
         self.channels * self.size * self.size
     }
 }
 
-/// Mean and standard deviation of each channel, pixels counted from 0 to 1.
+/// Mean and standard deviation of each channel, for pixels from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalization {
     /// Mean of each channel.
@@ -72,7 +72,7 @@ pub struct Normalization {
 }
 
 impl Normalization {
-    /// That of these images. The sums are of whole numbers, and exact.
+    /// The normalization of these images. The sums are of integers, and hence exact.
     fn of(split: &Split, shape: Shape) -> Self {
         let plane = shape.size * shape.size;
         let (mut mean, mut deviation) = (Vec::new(), Vec::new());
@@ -88,13 +88,13 @@ impl Normalization {
             let average = sum as f64 / count;
             let variance = (squares as f64 / count - average * average).max(0.0);
             mean.push(average / 255.0);
-            // Images of one colour have no deviation to divide by.
+            // Images of a single colour have a deviation of 0, which cannot be divided by.
             deviation.push((variance.sqrt() / 255.0).max(1.0 / 255.0));
         }
         Self { mean, deviation }
     }
 
-    /// The normalized value of each of the 256 values of a pixel, for each channel.
+    /// For each channel, the normalized value of each of the 256 possible pixels.
     pub fn tables(&self) -> Vec<[f32; 256]> {
         let table = |(mean, deviation): (&f64, &f64)| {
             std::array::from_fn(|value| ((value as f64 / 255.0 - mean) / deviation) as f32)
@@ -103,21 +103,21 @@ impl Normalization {
     }
 }
 
-/// What a network of this data set takes and says.
+/// The format of a network's input and output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interface {
     /// The shape of its images.
     pub shape: Shape,
-    /// How pixels become numbers.
+    /// How pixels are normalized.
     pub normalization: Normalization,
     /// The names of its classes, in the order of their labels.
     pub classes: Vec<String>,
 }
 
 impl Interface {
-    /// Whether these are the same images in the same classes. Decimal numbers may be read back with
-    /// another last digit.
+    /// Whether both describe the same images and the same classes. Decimal numbers may differ in the
+    /// last digit after they are read back.
     pub fn fits(&self, other: &Self) -> bool {
         let numbers = |interface: &Self| {
             let Normalization { mean, deviation } = &interface.normalization;
@@ -126,11 +126,12 @@ impl Interface {
         let (ours, theirs) = (numbers(self), numbers(other));
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12;
         (self.shape, &self.classes) == (other.shape, &other.classes)
+            && ours.len() == theirs.len()
             && ours.iter().zip(&theirs).all(close)
     }
 }
 
-/// A data set: what to train on and what to test on.
+/// A data set: training images and test images.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     /// Its name.
@@ -168,7 +169,7 @@ impl Dataset {
         }
     }
 
-    /// What a network of this data set takes and says.
+    /// The format of the input and output of a network for this data set.
     pub fn interface(&self) -> Interface {
         Interface {
             shape: self.shape,
@@ -177,7 +178,7 @@ impl Dataset {
         }
     }
 
-    /// The first so many images of each split. The normalization stays that of all training images.
+    /// The first images of each split. The normalization remains that of all training images.
     fn first(mut self, train: Option<usize>, test: Option<usize>) -> Result<Self> {
         let pixels = self.shape.pixels();
         for (split, count, what) in
@@ -186,7 +187,7 @@ impl Dataset {
             let Some(count) = count else { continue };
             if count == 0 || count > split.len() {
                 return Err(Error::Setting(format!(
-                    "{count} {what} images were asked for, but {} has {}",
+                    "{count} {what} images were requested, but {} has {}",
                     self.name,
                     split.len()
                 )));
@@ -204,12 +205,12 @@ impl Dataset {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// CIFAR-10, fetched if it is not there.
+    /// CIFAR-10, which is fetched if necessary
     #[default]
     Cifar10,
-    /// Fashion-MNIST, from --data-dir.
+    /// Fashion-MNIST, from --data-dir
     FashionMnist,
-    /// Generated images of ten classes.
+    /// Generated images of ten classes
     Synthetic,
 }
 
@@ -218,21 +219,20 @@ pub enum Source {
 pub struct Request {
     /// The set.
     pub source: Source,
-    /// The folder that holds its files; if not said, CIFAR-10 is kept in `data` and fetched if
-    /// need be.
+    /// The folder with its files. By default CIFAR-10 is kept in `data` and fetched if necessary.
     pub folder: Option<PathBuf>,
-    /// Only so many training images.
+    /// Number of training images; all by default.
     pub train_images: Option<usize>,
-    /// Only so many test images.
+    /// Number of test images; all by default.
     pub test_images: Option<usize>,
     /// The share of wrong labels in the synthetic set.
     pub label_noise: f64,
 }
 
-/// The folder in which data sets are kept when none is named.
+/// The folder in which data sets are kept by default.
 pub const DEFAULT_FOLDER: &str = "data";
 
-/// Gets a data set: reads it, fetches it first, or generates it.
+/// Reads or generates a data set. CIFAR-10 is fetched first if no folder is given.
 pub fn load(request: &Request) -> Result<Dataset> {
     let dataset = match (request.source, &request.folder) {
         (Source::Cifar10, Some(folder)) => cifar10::read(folder)?,

@@ -1,13 +1,14 @@
-//! Random numbers that are a function of what they are for.
+//! Random numbers as a function of their purpose.
 //!
-//! The order of the images in an epoch, the crop of one image, the label noise of a synthetic set:
-//! each is drawn from a counter-based generator by seed, purpose, epoch and index. So nothing has
-//! to be saved to continue a run, and neither threads nor the order of work can change a result.
+//! The order of the images in an epoch, the crop of an image and the label noise of the synthetic set
+//! are drawn from a counter-based generator, whose counter is made of purpose, epoch and index.
+//! Hence a resumed run needs no saved generator, and neither threads nor the order of work can
+//! change a result.
 
 use vmf_candle::posterior::stream_of;
 use vmf_kernels::noise::philox4x32_10;
 
-/// The random numbers of one purpose in one epoch.
+/// The random numbers for one purpose in one epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
     seed: u64,
@@ -16,19 +17,19 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// The numbers for `purpose`, a name that no other use of the seed has.
+    /// The numbers for `purpose`, which must be unique among the uses of the seed.
     pub fn new(seed: u64, purpose: &str, epoch: u32) -> Self {
         let purpose = stream_of(purpose);
         Self { seed, purpose, epoch }
     }
 
-    /// Four random words that belong to `index`; `part` tells several draws for one index apart.
+    /// Four random words for `index`; `part` distinguishes several draws for the same index.
     pub fn words(&self, index: u32, part: u32) -> [u32; 4] {
         let counter = [index, self.purpose, self.epoch, part];
         philox4x32_10(counter, [self.seed as u32, (self.seed >> 32) as u32])
     }
 
-    /// A random order of `0..count`.
+    /// A random permutation of `0..count`.
     pub fn permutation(&self, count: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..count as u32).collect();
         for place in (1..count).rev() {
@@ -39,13 +40,12 @@ impl Draws {
     }
 }
 
-/// A random word as a number in `0..limit`. Some values are likelier than others, by less than
-/// `limit / 2^32`.
+/// Maps a random word to `0..limit`. The probabilities of the values differ by at most `2^-32`.
 pub fn below(word: u32, limit: u32) -> u32 {
     ((u64::from(word) * u64::from(limit)) >> 32) as u32
 }
 
-/// A random word as a number in [0, 1).
+/// Maps a random word to [0, 1).
 pub fn unit(word: u32) -> f64 {
     f64::from(word) * 2f64.powi(-32)
 }

@@ -1,26 +1,26 @@
-//! A generated set of ten learnable classes, for machines with no network and for tests.
+//! A generated set of ten learnable classes, for tests and for machines without a network.
 //!
-//! A class is a direction and a wavelength of stripes: five directions, two wavelengths. Where the
-//! stripes begin, their colours and their contrast are random, and so is a grain over the picture;
-//! no single pixel says anything about the class. Moved stripes are of the same class; mirrored
-//! ones rise where they fell, and are of another. A share of the labels, in both splits, is
-//! replaced by a label drawn from the other nine: then no network can be right more often than the
-//! rest, and a well calibrated one says so.
+//! An image shows stripes, and its class is their direction (of five) and their wavelength (of two).
+//! Phase, colours and contrast are random, and so is a grain over the picture, so that no single
+//! pixel says anything about the class. A shifted image has the same class; a mirrored image
+//! usually has another one. A share of the labels in both splits is replaced by one of the other nine
+//! labels, which limits the accuracy of any network; a well calibrated network knows this limit.
 
 use std::f64::consts::{PI, TAU};
 
 use super::error::{Error, Result};
 use super::random::{Draws, below, unit};
 use super::{Dataset, Shape, Split};
+use crate::limits;
 
-/// How large the set is, and how noisy.
+/// The size of the set and the share of wrong labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Training images.
+    /// Number of training images.
     pub train_images: usize,
-    /// Test images.
+    /// Number of test images.
     pub test_images: usize,
-    /// The share of labels that are wrong, from 0 to 0.9, where labels say nothing.
+    /// Share of wrong labels, from 0 to 0.9; at 0.9 labels carry no information.
     pub label_noise: f64,
 }
 
@@ -33,7 +33,7 @@ impl Default for Config {
 const SHAPE: Shape = Shape { channels: 3, size: 32 };
 const DIRECTIONS: usize = 5;
 const WAVELENGTHS: [f64; 2] = [5.0, 10.0];
-/// The set is always the same: seeds of runs must not change what is learned.
+/// The seed is fixed, because the seed of a run must not change the data set.
 const SEED: u64 = 0x57A1_9E50;
 
 /// Generates the set. The same settings always give the same images.
@@ -48,6 +48,13 @@ pub fn generate(config: &Config) -> Result<Dataset> {
         return Err(Error::Setting(
             "a synthetic set needs at least one training and one test image".into(),
         ));
+    }
+    let most = config.train_images.max(config.test_images);
+    if most > limits::IMAGES {
+        return Err(Error::Setting(format!(
+            "{most} images were requested; a synthetic set has at most {}",
+            limits::IMAGES
+        )));
     }
     let split = |name, count| generate_split(&Draws::new(SEED, name, 0), count, config.label_noise);
     let classes = WAVELENGTHS.iter().flat_map(|wavelength| {
@@ -69,7 +76,7 @@ pub fn generate(config: &Config) -> Result<Dataset> {
 fn generate_split(draws: &Draws, count: usize, label_noise: f64) -> Split {
     let mut split = Split::with_capacity(count, SHAPE.pixels());
     for index in 0..count as u32 {
-        // Every class is equally frequent, to one image.
+        // All classes are equally frequent, up to one image.
         let class = (index % 10) as usize;
         paint(&mut split.images, draws, index, class);
         let [coin, other, ..] = draws.words(index, 1);
@@ -105,8 +112,7 @@ fn paint(images: &mut Vec<u8>, draws: &Draws, index: u32, class: usize) {
     }
 }
 
-/// The four bytes of a word added up: mean 0 and deviation 1, and close enough to normal for a
-/// grain.
+/// The standardized sum of the four bytes of a word, which is nearly normal.
 fn grain(word: u32) -> f64 {
     let sum: u32 = word.to_le_bytes().iter().map(|byte| u32::from(*byte)).sum();
     (f64::from(sum) - 510.0) / 147.8
@@ -139,6 +145,10 @@ mod tests {
         // 600 of 2,000 expected; five standard deviations are 102.
         assert!(wrong.abs_diff(600) < 102, "{wrong}");
         assert!(generate(&Config { label_noise: 1.5, ..Config::default() }).is_err());
+        for count in [0, 1 << 40, usize::MAX] {
+            assert!(generate(&Config { train_images: count, ..Config::default() }).is_err());
+            assert!(generate(&Config { test_images: count, ..Config::default() }).is_err());
+        }
     }
 
     /// The class whose wave is the strongest in the picture, whatever its phase.

@@ -1,4 +1,4 @@
-//! The model card: what the network is, how well it does, and how to use it.
+//! The model card: what the network is, how well it performs, and how to use it.
 
 use anyhow::Result;
 use lab::{Cell, Table};
@@ -7,7 +7,7 @@ use crate::data::Source;
 use crate::settings::Method;
 use crate::trained::{EXPORTED, Trained};
 
-/// The card in Markdown, with the front matter that the hub reads.
+/// The card as Markdown, with the front matter that the hub reads.
 pub(super) fn text(trained: &Trained) -> Result<String> {
     let parts = [
         front_matter(trained),
@@ -19,7 +19,7 @@ pub(super) fn text(trained: &Trained) -> Result<String> {
     Ok(parts.join("\n"))
 }
 
-/// The name and the hub's identifier of the data set, if it has one.
+/// The name of a data set, and its identifier on the hub if it has one.
 fn dataset(source: Source) -> (&'static str, Option<&'static str>) {
     match source {
         Source::Cifar10 => ("CIFAR-10", Some("uoft-cs/cifar10")),
@@ -71,17 +71,17 @@ fn introduction(trained: &Trained) -> String {
     let (data, _) = dataset(settings.data);
     let method = match settings.method {
         Method::Vmf => format!(
-            "Each convolution is a variational unit, y = relu(BN(w·x) + sigma_eff ε): a von Mises-Fisher posterior over the \
-             direction of its weights, learned as one number a layer with the KL weighted by beta = {}.",
+            "Each convolution is a variational unit, y = relu(BN(w·x) + sigma_eff z) with z ~ N(0, 1): a von Mises-Fisher \
+             posterior over the direction of its weights, learned as one number per layer, with the KL weighted by beta = {}.",
             settings.beta
         ),
-        Method::None => "Each convolution adds noise behind its normalization, y = relu(BN(w·x) + sigma_eff ε), learned \
-                         without a KL."
+        Method::None => "Each convolution adds noise after its normalization, y = relu(BN(w·x) + sigma_eff z) with z ~ N(0, 1), \
+                         learned without the KL."
             .into(),
-        Method::Map => "It has no noise: an ordinary network with weights of length 1.".into(),
+        Method::Map => "It has no noise: it is an ordinary network with weights of length 1.".into(),
     };
     format!(
-        "# {}\n\n{} of width {} for images of 32 x 32 pixels, trained on {data} for {} of {} epochs.\n{method}\n\nIt knows {} classes: {}.\n",
+        "# {}\n\n{} of width {} for images of 32 x 32 pixels, trained on {data} for {} of {} epochs.\n{method}\n\nIt distinguishes {} classes: {}.\n",
         trained.name(),
         settings.depth.to_string().to_uppercase(),
         settings.width,
@@ -94,7 +94,7 @@ fn introduction(trained: &Trained) -> String {
 
 fn scores(trained: &Trained) -> Result<String> {
     let Some(record) = trained.record() else {
-        return Ok("It was saved within an epoch, and has not been scored.\n".into());
+        return Ok("It was saved within an epoch and has not been scored.\n".into());
     };
     let mut table = Table::new(["images", "accuracy", "NLL (nats)", "ECE (15 bins)"]);
     for (images, scores) in [("training, a sample", record.train), ("test", record.test)] {
@@ -105,7 +105,7 @@ fn scores(trained: &Trained) -> Result<String> {
         count => format!(" The test images are the first {count} of the set."),
     };
     Ok(format!(
-        "## How well it does\n\nWithout noise, after epoch {}.{subset}\n\n{}",
+        "## Scores\n\nWithout noise, after epoch {}.{subset}\n\n{}",
         record.epoch,
         table.markdown()
     ))
@@ -129,8 +129,8 @@ fn noise(trained: &Trained) -> Result<String> {
         ])?;
     }
     Ok(format!(
-        "## What its noise has learned\n\nD inputs and M units a layer; the expected cosine is that between a draw from the \
-         posterior and its mean.\n\n{}",
+        "## Learned noise\n\nA layer has M units with D inputs each; the expected cosine is the one between a sampled and the \
+         mean direction of the posterior.\n\n{}",
         table.markdown()
     ))
 }
@@ -139,7 +139,7 @@ fn usage(trained: &Trained) -> String {
     let interface = &trained.config.interface;
     let network = trained.config.network();
     format!(
-        "## How to use it\n
+        "## Usage\n
 From the command line, with pictures of any size:\n
 ```sh\ncifar predict DIR picture.png\n```\n
 In Rust, with vmf-candle and the network of the package `cifar`:\n
@@ -159,7 +159,7 @@ from load_checkpoint import load
 model = load(\"DIR/{EXPORTED}\")
 logits = model.classifier(model.features(images).mean((2, 3)))
 ```\n
-Images are (N, {channels}, {size}, {size}), with pixels from 0 to 1, less the mean and divided by the deviation of each channel:\n
+Images have the shape (N, {channels}, {size}, {size}). Pixels from 0 to 1 are normalized by the mean and the deviation of each channel:\n
 ```text\nmean      {mean:?}\ndeviation {deviation:?}\n```\n",
         channels = network.in_channels,
         size = interface.shape.size,

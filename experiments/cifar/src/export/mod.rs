@@ -1,21 +1,20 @@
-//! `cifar export`: a trained network as a folder for the Hugging Face hub.
+//! A trained network as a folder for the Hugging Face hub.
 //!
 //! | file | what |
 //! |---|---|
-//! | `model.safetensors` | weights, noise and both sets of statistics; no optimizer |
-//! | `config.json` | what was trained, and what the network takes and says; nothing of the machine |
-//! | `metrics.jsonl` | the epochs of its training |
+//! | `model.safetensors` | weights, noise and both sets of statistics, without the optimizer's state |
+//! | `config.json` | the settings of its training and its interface, but nothing about the machine |
+//! | `metrics.jsonl` | the records of its epochs |
 //! | `README.md` | the model card |
 //!
-//! Every command that takes a run takes such a folder.
+//! Every command that takes a run also takes such a folder, except `train --resume`.
 
 mod card;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::Device;
 use serde_json::json;
 use vmf_candle::{Checkpoint, Progress};
 
@@ -24,42 +23,27 @@ use crate::run::{self, Record};
 use crate::settings::{Config, Machine};
 use crate::trained::{EXPORTED, Trained};
 
-/// What `cifar export` is told.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
-    /// The folder of a run
-    pub run: PathBuf,
-    /// The folder to write, which must not be there or be empty
-    pub dir: PathBuf,
-}
-
-/// Writes the folder, whole or not at all.
-pub fn run(args: &Args) -> Result<()> {
-    let trained = Trained::open(&args.run, &Device::Cpu)?;
-    ensure_free(&args.dir)?;
-    let parent = match args.dir.parent() {
+/// Writes the folder, completely or not at all.
+pub fn export(trained: &Trained, dir: &Path) -> Result<()> {
+    ensure_free(dir)?;
+    let parent = match dir.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let name = args.dir.file_name();
-    let name = name.with_context(|| format!("{} names no folder", args.dir.display()))?;
+    let name = dir.file_name();
+    let name = name.with_context(|| format!("{} does not name a folder", dir.display()))?;
     let cannot = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
     fs::create_dir_all(parent).with_context(|| cannot("create the folder", parent))?;
     let unfinished = parent.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
-    let written = write(&trained, &unfinished).and_then(|()| {
-        // An empty folder gives way; one that has been filled since does not.
-        fs::rename(&unfinished, &args.dir).with_context(|| cannot("write the folder", &args.dir))
+    let written = write(trained, &unfinished).and_then(|()| {
+        // The rename replaces an empty folder, but fails if the folder has been filled meanwhile.
+        fs::rename(&unfinished, dir).with_context(|| cannot("write the folder", dir))
     });
     if let Err(error) = written {
         // Best effort: the first error is the one to report.
         let _ = fs::remove_dir_all(&unfinished);
         return Err(error);
     }
-    println!(
-        "{} holds the network after {} epochs; try `cifar predict {0} IMAGE`",
-        args.dir.display(),
-        trained.epoch
-    );
     Ok(())
 }
 
@@ -93,8 +77,8 @@ fn write(trained: &Trained, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The network alone. Its document says in a few words what it is made of, so that the file can be
-/// used without this program.
+/// The network without the optimizer. The layers are listed in the file's own document, so that it
+/// can be used without this program.
 fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
     let settings = &trained.config.settings;
     let progress = Progress {
@@ -109,8 +93,8 @@ fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// The output channels of each convolution, and 0 for a pooling: what vmf-candle's Python script
-/// builds networks from.
+/// The output channels of each convolution, with a 0 for each pooling. vmf-candle's Python script
+/// builds the network from this list.
 fn plan(network: &VggConfig) -> Result<Vec<usize>> {
     let stages = network.stages()?;
     let parts = stages.iter().map(|stage| {
@@ -120,14 +104,10 @@ fn plan(network: &VggConfig) -> Result<Vec<usize>> {
     Ok(parts.flatten().collect())
 }
 
-/// The epochs that this network has seen, as the run recorded them.
+/// The records of the epochs that this network was trained for.
 fn metrics(trained: &Trained) -> Result<String> {
-    // The lines themselves: read and written again, a number could change in its last digit.
-    let path = trained.folder.join(run::METRICS);
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        read => read.with_context(|| format!("cannot read {}", path.display()))?,
-    };
+    // The lines are copied, not parsed and written again, so that every digit stays as it was.
+    let text = run::read_metrics(&trained.folder)?;
     let seen = |record: &&Record| record.epoch <= trained.epoch;
     let count = trained.records.iter().filter(seen).count();
     let lines = text.lines().take(count);

@@ -1,13 +1,13 @@
-//! The weights that a landscape visits: two families around the trained direction of every filter.
+//! The weights that a landscape visits: two families around the trained direction of each filter.
 //!
 //! ```text
 //! 1D:  w' = y w + x r          x in [-1.5, 1.5],  y in [0, 1.5]
 //! 2D:  w' = w + a r1 + b r2    (a, b) in [-1.5, 1.5]^2
 //! ```
 //!
-//! w is the trained direction of a filter, r = r1 and r2 are random directions; all have length 1
-//! and stand at right angles, filter by filter. So every filter has turned by the same angle theta,
-//! of which the coordinates tell the cosine.
+//! For each filter, w is its trained direction, and r = r1 and r2 are random directions; w, r1 and r2
+//! are orthonormal. Hence all filters turn by the same angle theta, which follows from the
+//! coordinates.
 
 use candle_core::{DType, Result, Tensor};
 use plot::linspace;
@@ -15,22 +15,22 @@ use serde::{Deserialize, Serialize};
 use vmf_candle::posterior::stream_of;
 use vmf_kernels::noise::{NoiseKey, normal};
 
-/// How far a coordinate goes.
+/// The largest absolute value of a coordinate.
 const REACH: f64 = 1.5;
 
 /// One of the paper's two families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Family {
-    /// `w' = y w + x r`: what a turn in one direction does, and what the length does.
+    /// `w' = y w + x r`: turns the filter in one direction and changes its length.
     #[serde(rename = "1d")]
     OneDirection,
-    /// `w' = w + a r1 + b r2`: the plane that touches the sphere at the trained direction.
+    /// `w' = w + a r1 + b r2`: a tangent plane of the sphere at the trained direction.
     #[serde(rename = "2d")]
     TwoDirections,
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Self; 2] = [Self::OneDirection, Self::TwoDirections];
 
     /// Its name in files and tables.
@@ -58,7 +58,7 @@ impl Family {
         }
     }
 
-    /// All its points, those of the first row first.
+    /// All points of the grid, row by row.
     pub fn points(self, points: usize) -> Vec<[f64; 2]> {
         let [across, up] = self.grids(points);
         let row = |second: &f64| {
@@ -68,7 +68,7 @@ impl Family {
         up.iter().flat_map(row).collect()
     }
 
-    /// How much of w, r1 and r2 is in w'.
+    /// The coefficients of w, r1 and r2 in w'.
     fn parts(self, [first, second]: [f64; 2]) -> [f64; 3] {
         match self {
             Self::OneDirection => [second, first, 0.0],
@@ -76,21 +76,21 @@ impl Family {
         }
     }
 
-    /// The angle theta between w' and w; none at the one point of the 1D family where w' is zero.
+    /// The angle theta between w' and w, or `None` at the point of the 1D family where w' is zero.
     pub fn angle(self, point: [f64; 2]) -> Option<f64> {
         let [along, r1, r2] = self.parts(point);
         let across = r1.hypot(r2);
         (along != 0.0 || across != 0.0).then(|| across.atan2(along))
     }
 
-    /// `1 - cos theta`, without the cancellation of that difference near 0.
+    /// `1 - cos theta`, computed as `2 sin^2(theta / 2)`, which does not cancel near 0.
     pub fn turn(self, point: [f64; 2]) -> Option<f64> {
         let half = self.angle(point)? / 2.0;
         Some(2.0 * half.sin().powi(2))
     }
 }
 
-/// The trained weight of a layer, with two directions for each of its filters.
+/// The trained weight of a layer, with two random directions for each of its filters.
 #[derive(Clone, Debug)]
 pub struct Directions {
     trained: Vec<f64>,
@@ -100,7 +100,7 @@ pub struct Directions {
 }
 
 impl Directions {
-    /// Directions around `weight` (M, ...), drawn from `seed`.
+    /// Draws directions for the filters of `weight`, which has the shape (M, ...).
     pub fn draw(weight: &Tensor, seed: u64) -> Result<Self> {
         let flat = weight.flatten_all()?.to_dtype(DType::F64)?;
         let trained = flat.to_vec1::<f64>()?;
@@ -129,8 +129,8 @@ impl Directions {
     }
 }
 
-/// Makes `vector` stand at right angles to `others`, which do so to each other, and gives it length
-/// 1 (Gram and Schmidt, twice: once leaves rounding behind).
+/// Makes `vector` orthogonal to `others`, which are orthogonal to each other, and normalizes it. The
+/// Gram-Schmidt step is done twice, because once leaves rounding errors.
 fn make_orthonormal(vector: &mut [f64], others: &[&[f64]]) {
     for _ in 0..2 {
         for other in others {

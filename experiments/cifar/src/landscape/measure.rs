@@ -1,11 +1,11 @@
-//! The points of a landscape, measured one after the other and kept, so that it can be stopped at
-//! any of them.
+//! Measures the points of a landscape one after the other. Each point is appended to a journal, so
+//! that a landscape can be stopped at any point and continued later.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use lab::{Entries, Journal, OutDir};
 use serde::{Deserialize, Serialize};
 
@@ -13,32 +13,33 @@ use super::family::{Directions, Family};
 use super::probe::Probe;
 use super::shape::Surface;
 use crate::interrupt;
+use crate::limits;
 
 /// The journal of the points.
 const POINTS: &str = "points.jsonl";
 
-/// What decides the value of every point.
+/// Everything that the value of a point depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
-    /// The layer.
-    pub(super) layer: String,
-    /// Points along each coordinate.
-    pub(super) points: usize,
-    /// Training images that the loss is measured on.
-    pub(super) images: usize,
-    /// Images that are normalized together.
-    pub(super) batch: usize,
-    /// The seed of images and directions.
-    pub(super) seed: u64,
-    /// The data set.
-    pub(super) data: String,
+pub struct Settings {
+    /// The name of the layer.
+    pub layer: String,
+    /// Number of points along each coordinate.
+    pub points: usize,
+    /// Number of training images that the loss is measured on.
+    pub images: usize,
+    /// Number of images per batch, which are normalized together.
+    pub batch: usize,
+    /// Seed of the choice of images and of the random directions.
+    pub seed: u64,
+    /// The name of the data set.
+    pub data: String,
     /// The SHA-256 of the trained network.
-    pub(super) network: String,
+    pub network: String,
 }
 
 impl Settings {
-    /// What differs between a landscape that was begun and this one, in words.
+    /// Describes what differs between these settings and those of a landscape that was begun.
     fn difference(&self, begun: &Self) -> Option<String> {
         let text = |settings: &Self| {
             [
@@ -60,32 +61,30 @@ impl Settings {
     }
 }
 
-/// A point that was measured: a line of the journal.
+/// A measured point, which is a line of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
     family: Family,
-    /// Its place in [`Family::points`].
+    /// Its index in [`Family::points`].
     place: usize,
-    /// In single precision, whose decimal form reads back to the very same number. None if it is
-    /// not finite.
+    /// The loss, or `None` if it is not finite. JSON keeps an f32 exactly.
     loss: Option<f32>,
 }
 
-/// The journal of a landscape, with the points it holds.
-pub(super) struct Measured {
+/// The journal of a landscape, and the points that it holds.
+pub struct Measured {
     journal: Journal,
-    /// All points that have a direction and so a loss.
+    /// All points that have a direction, and hence a loss.
     points: Vec<(Family, usize, [f64; 2])>,
     losses: HashMap<(Family, usize), Option<f32>>,
     settings: Settings,
 }
 
 impl Measured {
-    /// Goes on with the landscape in a folder, or begins one. One that was begun with other
-    /// settings is refused, unless a fresh one is asked for; its points are then kept beside
-    /// the new ones.
-    pub(super) fn open(out: &OutDir, settings: Settings, fresh: bool) -> Result<Self> {
+    /// Continues the landscape in a folder, or begins one. A landscape with other settings is
+    /// refused, unless `fresh` asks to start over; its journal is then kept under another name.
+    pub fn open(out: &OutDir, settings: Settings, fresh: bool) -> Result<Self> {
         let path = out.file(POINTS);
         let (journal, measured) = if fresh {
             (Journal::create(&path, &settings)?, Vec::new())
@@ -110,13 +109,13 @@ impl Measured {
         })
     }
 
-    /// Points there are to measure in all.
-    pub(super) fn total(&self) -> usize {
+    /// Number of points in all.
+    pub fn total(&self) -> usize {
         self.points.len()
     }
 
-    /// Points that are still to be measured.
-    pub(super) fn left(&self) -> usize {
+    /// Number of points that are still to be measured.
+    pub fn left(&self) -> usize {
         self.todo().len()
     }
 
@@ -126,8 +125,9 @@ impl Measured {
         points.filter(is_open).collect()
     }
 
-    /// Measures what is left. Says whether all of it was, or it was asked to stop.
-    pub(super) fn go_on(&mut self, probe: &Probe, directions: &Directions) -> Result<bool> {
+    /// Measures the points that are left. Returns whether all points have been measured, which is
+    /// not the case if the program was interrupted.
+    pub fn go_on(&mut self, probe: &Probe, directions: &Directions) -> Result<bool> {
         let bar = lab::ProgressBar::new("landscape", self.total() as u64);
         bar.advance((self.total() - self.left()) as u64);
         for (family, place, point) in self.todo() {
@@ -144,7 +144,7 @@ impl Measured {
     }
 
     /// The losses of a family.
-    pub(super) fn surface(&self, family: Family) -> Surface {
+    pub fn surface(&self, family: Family) -> Surface {
         let points = self.settings.points;
         let loss = |place| self.losses.get(&(family, place)).copied().flatten();
         Surface {
@@ -159,9 +159,10 @@ fn ensure_fits(path: &Path, settings: &Settings) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
+    limits::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let Entries { settings: begun, .. } = match Journal::read::<Settings, Point>(path) {
         Ok(entries) => entries,
-        // A journal of a process that was killed at its first line is begun again.
+        // A process that was killed while it wrote the first line has left nothing to continue.
         Err(lab::Error::Journal { .. }) if is_empty(path) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -174,15 +175,15 @@ fn ensure_fits(path: &Path, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file holds no whole line.
+/// Whether a file has no complete line.
 fn is_empty(path: &Path) -> bool {
     std::fs::read(path).is_ok_and(|bytes| !bytes.contains(&b'\n'))
 }
 
-/// The loss of the trained network, and the time that a point takes.
-pub(super) fn middle(probe: &Probe) -> Result<(f32, Duration)> {
-    // The first pass also pays for memory and, on a GPU, for compilation; the others may be
-    // disturbed.
+/// The loss of the trained network, and the time that one point takes.
+pub fn middle(probe: &Probe) -> Result<(f32, Duration)> {
+    // The first pass also allocates memory and, on a GPU, compiles kernels. The fastest of the
+    // others is taken, because other programs may slow some of them down.
     let loss = probe.loss(None)?;
     let mut fastest = Duration::MAX;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The loss as a function of one layer's weight.
+//! The loss as a function of the weight of one layer.
 
 use std::collections::HashMap;
 
@@ -11,28 +11,28 @@ use crate::data::batches::Batch;
 use crate::model::{Stage, VggConfig};
 use crate::trained::Trained;
 
-/// A trained network around one layer: given another weight for it, the mean negative
-/// log-likelihood of fixed images.
+/// Computes the mean negative log-likelihood of fixed images for any weight of one layer.
 ///
-/// The network is in the mode of training with its noise off: each normalization uses the
-/// statistics of its batch. The KL is no part of the loss: it depends on sigma_eff alone, and would
-/// raise every point by the same.
+/// The network runs in training mode with its noise off: each normalization uses the statistics of
+/// the batch. The KL is not part of the loss, because it depends on sigma_eff alone and would raise
+/// every point by the same amount.
 ///
-/// What comes before the layer does not change with its weight, and is computed once. Nothing here
-/// is a variable of the trained network, so neither its weights nor its statistics change.
+/// The layers before the chosen one do not depend on its weight, so their outputs are computed
+/// once. The probe works on copies: neither the weights nor the statistics of the trained network
+/// change.
 pub struct Probe {
     network: VggConfig,
     tensors: HashMap<String, Tensor>,
     weight: String,
-    /// The layer and all convolutions behind it.
+    /// The layer and all convolutions after it.
     stages: Vec<Stage>,
-    /// What reaches the layer, with the labels.
+    /// Inputs of the layer, with the labels.
     batches: Vec<(Tensor, Tensor)>,
     device: Device,
 }
 
 impl Probe {
-    /// The loss around `layer` on these images.
+    /// A probe of `layer` on these images.
     pub fn new(
         trained: &Trained,
         layer: &str,
@@ -60,8 +60,8 @@ impl Probe {
         let before = probe.chain(&stages[..place], &probe.builder(None))?;
         for batch in batches {
             let (images, labels) = batch.into_tensors(&probe.device)?;
-            let reaches = before.forward(&images, &Pass::train_noiseless())?;
-            probe.batches.push((reaches, labels));
+            let inputs = before.forward(&images, &Pass::train_noiseless())?;
+            probe.batches.push((inputs, labels));
         }
         ensure!(!probe.batches.is_empty(), "a landscape needs images");
         Ok(probe)
@@ -73,7 +73,7 @@ impl Probe {
         weight.with_context(|| format!("there is no tensor {}", self.weight))
     }
 
-    /// The loss with another weight for the layer; with none, that of the trained network.
+    /// The loss with `weight` in place of the trained weight, or of the trained network if `None`.
     pub fn loss(&self, weight: Option<Tensor>) -> Result<f32> {
         let vb = self.builder(weight);
         let chain = self.chain(&self.stages, &vb)?;
@@ -91,7 +91,7 @@ impl Probe {
     }
 
     fn chain(&self, stages: &[Stage], vb: &VarBuilder) -> Result<ConvStack> {
-        // Each chain has layers of its own, and statistics of its own to update.
+        // A pass updates running statistics, so each chain has layers of its own.
         self.network.chain(stages, &Posterior::new(), vb)
     }
 

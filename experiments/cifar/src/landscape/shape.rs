@@ -1,67 +1,67 @@
-//! How well a measured landscape has the shape of `kappa (1 - cos theta)`, in numbers.
+//! How closely a measured landscape follows `kappa (1 - cos theta)`, in numbers.
 //!
 //! | number | says |
 //! |---|---|
-//! | correlation | whether the loss follows `1 - cos theta`; its square is the share of the variance that the fit explains |
+//! | correlation | of the loss with `1 - cos theta`; its square is the share of the variance that the fit explains |
 //! | fitted kappa, offset | least squares of `loss = offset + kappa (1 - cos theta)` over all points |
 //! | share explained by the angle (1D) | scale invariance: 1 if the loss depends on the ratio x / y alone |
 //! | share explained by the radius (2D) | radial symmetry: 1 if the loss depends on the distance from the centre alone |
-//! | spread of a level set (2D) | the deviation of its radius over its mean radius; 0 for a circle |
+//! | spread of a level set (2D) | the standard deviation of its radius over the mean radius; 0 for a circle |
 
 use serde::{Deserialize, Serialize};
 
 use super::family::Family;
 
-/// Values on the points of a family's grid; none where the landscape is not defined.
+/// Values on the grid of a family; `None` where the landscape is not defined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Surface {
     /// The family.
     pub family: Family,
-    /// Points along each coordinate.
+    /// Number of points along each coordinate.
     pub points: usize,
-    /// Row by row, as [`Family::points`] lists the points.
+    /// The values in the order of [`Family::points`].
     pub values: Vec<Option<f64>>,
 }
 
-/// How well a surface has the shape of the analytic one.
+/// How closely a surface follows the analytic one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
     /// Correlation with `1 - cos theta`.
     pub correlation: f64,
-    /// The slope of the least-squares line: the kappa that fits the loss, in nats an image.
+    /// The slope of the least-squares line: the kappa that fits the loss, in nats per image.
     pub kappa: f64,
-    /// Where that line begins.
+    /// The intercept of that line.
     pub offset: f64,
-    /// The root of the mean square of what the line leaves.
+    /// The root mean square of the residuals of that line.
     pub residual: f64,
-    /// The share of the variance that a function of one coordinate explains: of the angle in the
-    /// 1D family, of the radius in the 2D family.
+    /// The share of the variance that is explained by the angle alone in the 1D family, and by the
+    /// radius alone in the 2D family.
     pub explained: f64,
     /// Level sets around the centre of the 2D family.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub level_sets: Vec<LevelSet>,
 }
 
-/// Where the loss has risen by a share of its rise at the edge.
+/// The curve on which the loss has risen by a given share of its rise at the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LevelSet {
     /// The share of the mean rise from the centre to radius 1.5.
     pub rise: f64,
     /// The loss there.
     pub level: f64,
-    /// The mean distance from the centre at which it is first reached, over the directions in
-    /// which it is.
+    /// Mean distance from the centre at which the level is first reached, over the directions in
+    /// which it is reached.
     pub radius: f64,
-    /// The deviation of that distance over its mean.
+    /// The standard deviation of that distance divided by its mean.
     pub spread: f64,
-    /// The share of directions in which it is reached within 1.5.
+    /// The share of directions in which the level is reached within radius 1.5.
     pub reached: f64,
 }
 
-/// The rises at which level sets are looked at.
+/// The shares of the rise at which level sets are computed.
 const RISES: [f64; 3] = [0.25, 0.5, 0.75];
 
-/// Directions in which a level set is looked for: every two degrees.
+/// Number of directions in which a level set is searched: one every two degrees.
 const DIRECTIONS: usize = 180;
 
 impl Surface {
@@ -71,18 +71,18 @@ impl Surface {
         Self { family, points, values: family.points(points).into_iter().map(value).collect() }
     }
 
-    /// The values with those that are not defined as NaN, as figures want them.
+    /// The values with NaN where the landscape is not defined, as figures expect them.
     pub fn or_nan(&self) -> Vec<f64> {
         let values = self.values.iter();
         values.map(|value| value.unwrap_or(f64::NAN)).collect()
     }
 
-    /// How well it has the shape of the analytic surface. Not a number where there is no shape: on
-    /// a constant surface.
+    /// How closely the surface follows the analytic one. The numbers of a constant surface are NaN.
     pub fn agreement(&self) -> Agreement {
         let family = self.family;
         let place = |point: [f64; 2]| match family {
-            // Signed, so that two sides that differ are not taken for a dependence on length.
+            // The angle is signed, so that a difference between the two sides does not look like a
+            // dependence on the length.
             Family::OneDirection => point[0].atan2(point[1]),
             Family::TwoDirections => point[0].hypot(point[1]),
         };
@@ -94,9 +94,9 @@ impl Surface {
                 places.push((place(point), *loss));
             }
         }
-        // Corners of the square are seen in some directions only.
+        // The corners of the square exist in some directions only.
         places.retain(|(place, _)| family == Family::OneDirection || *place <= EDGE);
-        // Rings as wide as half a cell, and sectors that the border's cells fill.
+        // Rings of half a cell's width, and sectors that hold at least the cells at the border.
         let bins = match family {
             Family::OneDirection => 2 * self.points,
             Family::TwoDirections => self.points,
@@ -115,7 +115,7 @@ impl Surface {
         }
     }
 
-    /// Level sets at shares of the rise from the centre to the mean at the edge of the disc.
+    /// Level sets at [`RISES`] of the rise from the centre to the mean at the edge of the disc.
     fn level_sets(&self) -> Vec<LevelSet> {
         let centre = self.at([0.0, 0.0]);
         let directions: Vec<[f64; 2]> = (0..DIRECTIONS)
@@ -142,9 +142,9 @@ impl Surface {
             .collect()
     }
 
-    /// The distance from the centre at which the value first crosses a level in this direction.
+    /// Distance from the centre at which the value first crosses a level in this direction.
     fn crossing(&self, [x, y]: [f64; 2], level: f64) -> Option<f64> {
-        // Steps of half a cell: within one, the value between grid points is nearly a line.
+        // In steps of half a cell, because the interpolated value is nearly linear within a step.
         let steps = self.points - 1;
         let value = |step: usize| {
             let radius = EDGE * step as f64 / steps as f64;
@@ -211,10 +211,10 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / count).sqrt())
 }
 
-/// The share of the variance of values that a function of their places explains.
+/// The share of the variance of the values that is explained by their positions.
 ///
-/// The function joins the means of `bins` equal stretches by lines. Means alone would count the
-/// slope within a stretch as unexplained.
+/// The explaining function interpolates linearly between the means of `bins` equal intervals. A
+/// function that is constant in each interval would count the slope within it as unexplained.
 fn explained(places: &[(f64, f64)], bins: usize) -> f64 {
     let low = places.iter().map(|(place, _)| *place).fold(f64::MAX, f64::min);
     let high = places.iter().map(|(place, _)| *place).fold(f64::MIN, f64::max);
@@ -233,7 +233,7 @@ fn explained(places: &[(f64, f64)], bins: usize) -> f64 {
         return f64::NAN;
     }
     let function = |place: f64| {
-        // The first and the last line go on beyond their ends.
+        // The first and the last segment are extended beyond their ends.
         let after = knots.partition_point(|(at, _)| *at < place);
         let right = after.clamp(1, knots.len() - 1);
         let ((x0, y0), (x1, y1)) = (knots[right - 1], knots[right]);

@@ -3,13 +3,13 @@
 use plot::{Axis, Color, Dash, Figure, Heatmap, Legend, Marker, Panel, ReliabilityBin, Series};
 use vmf_candle::posterior::Summary;
 
-use crate::eval::results::{Quality, Tempered};
+use crate::evaluation::results::{Quality, Tempered};
 use crate::run::{Record, Scores};
 
-/// Up to so many epochs have a marker each: a line through one of them would not be seen.
+/// Curves of up to this many epochs have markers: a line through a single epoch would be invisible.
 const MARKED_EPOCHS: usize = 12;
 
-/// Scores after each epoch, and how the noise of each layer developed.
+/// Scores and sigma_eff of each layer after each epoch.
 pub(super) fn training(records: &[Record]) -> Figure {
     let mut figure = Figure::new("")
         .columns(2)
@@ -56,7 +56,7 @@ fn noise_in_training(records: &[Record], layers: usize) -> Panel {
         .heatmap(Heatmap::new(Axis::log("σ_{eff}"), epochs(records), numbers, values))
 }
 
-/// Reliability diagrams of the ways to predict, each before and after temperature scaling.
+/// Reliability diagrams of each way to predict, before and after temperature scaling.
 pub(super) fn reliability<'a>(ways: impl Iterator<Item = (String, &'a Tempered)>) -> Figure {
     let panel = |title: &str, note: String, quality: &Quality| {
         let total: usize = quality.bins.iter().map(|bin| bin.count).sum();
@@ -84,7 +84,7 @@ pub(super) fn reliability<'a>(ways: impl Iterator<Item = (String, &'a Tempered)>
     })
 }
 
-/// sigma_eff of each layer, and how far the sampled directions are from the mean direction.
+/// sigma_eff of each layer, and the expected cosine between a sampled and the mean direction.
 pub(super) fn noise(summary: &Summary) -> Figure {
     let layers: Vec<f64> = (1..=summary.layers().len()).map(|layer| layer as f64).collect();
     let sigmas: Vec<f64> = summary.iter().map(|layer| layer.sigma_eff()).collect();

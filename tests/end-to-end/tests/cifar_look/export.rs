@@ -52,7 +52,11 @@ fn an_exported_network_answers_as_its_run_does() {
     succeeds(folder, &[&["landscape", "deep/exported"][..], &SMALL].concat());
     succeeds(folder, &["export", "deep/exported", "again"]);
     assert_eq!(fs::read(folder.join("again/model.safetensors")).unwrap(), weights);
-    fails(folder, &["train", "--resume", "deep/exported"], &["exported network", "cannot go on"]);
+    fails(
+        folder,
+        &["train", "--resume", "deep/exported"],
+        &["exported network", "cannot be continued"],
+    );
     assert_eq!(metrics(&exported), metrics(&folder.join("gone")));
     python_agrees(&exported, &image);
 }

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 use candle_core::Device;
 use cifar::data::batches::{Batches, Plan};
 use cifar::trained::Trained;
+use end_to_end::cifar::Running;
 use vmf_candle::{Forward, Pass, cross_entropy};
 
 use super::*;
@@ -142,25 +141,19 @@ fn a_landscape_that_was_stopped_goes_on_to_the_very_same_numbers() {
 #[test]
 fn ctrl_c_stops_a_landscape_and_keeps_its_points() {
     let temp = trained("vmf");
-    let long = ["landscape", "run", "--points", "151", "--images", "64"];
-    let child = cifar(temp.path(), &long).spawn().unwrap();
+    // 180,600 points take minutes on any machine.
+    let long = ["landscape", "run", "--points", "301", "--images", "64"];
     let journal = temp.path().join("run/landscape/points.jsonl");
     let lines = || fs::read_to_string(&journal).map_or(0, |text| text.lines().count());
-    for _ in 0..6000 {
-        if lines() > 5 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // While it goes on, no other may write to its points.
+    let mut landscape = Running::start(temp.path(), &long);
+    landscape.wait_until(|| lines() > 5);
+    // Until it ends, no other process may write to its points.
     fails(temp.path(), &long, &["landscape", "in use by another process"]);
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(killed.unwrap().success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", both(&output));
-    assert!(both(&output).contains("goes on"), "{}", both(&output));
-    let kept = lines();
-    assert!(kept > 5 && kept < 45_000, "{kept}");
+    landscape.signal("-INT");
+    let (status, printed) = landscape.finish();
+    assert_eq!(status.code(), Some(130), "{printed}");
+    assert!(printed.contains("the same command continues"), "{printed}");
+    assert!(lines() > 5);
     assert!(!temp.path().join("run/landscape/landscape.svg").exists());
 }
 

@@ -1,5 +1,4 @@
-//! `cifar landscape`, `predict` and `export` as a person runs them, on networks trained on the
-//! synthetic set.
+//! `cifar landscape`, `predict` and `export`, on networks trained on the synthetic set.
 
 mod export;
 mod landscape;
@@ -7,17 +6,16 @@ mod predict;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Device, Tensor};
 use cifar::data::batches::Batches;
 use cifar::trained::Trained;
-use end_to_end::program;
+use end_to_end::cifar::{both, cifar as command, copy, fails, json, succeeds};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A network and a set that train in a second or two.
+/// A network and a data set that train in a second or two.
 const TINY: [&str; 18] = [
     "--data",
     "synthetic",
@@ -39,42 +37,8 @@ const TINY: [&str; 18] = [
     "--device=cpu",
 ];
 
-/// Seven points a coordinate: x and a in steps of a half, y in steps of a quarter.
+/// Seven points per coordinate: x and a in steps of a half, y in steps of a quarter.
 const SMALL: [&str; 4] = ["--points", "7", "--images", "64"];
-
-fn cifar(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = program("cifar");
-    command
-        .args(arguments)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-fn both(output: &Output) -> String {
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    text(&output.stdout) + &text(&output.stderr)
-}
-
-/// What a command that must succeed prints to standard output.
-fn succeeds(folder: &Path, arguments: &[&str]) -> String {
-    let output = cifar(folder, arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", both(&output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Runs a command that must fail with code 1 and these words.
-fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
-    let output = cifar(folder, arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", both(&output));
-    for word in words {
-        assert!(said.contains(word), "{word:?} is not in: {said}");
-    }
-    assert!(!said.contains("panicked"), "{said}");
-}
 
 /// A folder with a copy of a run, named `run`, that was trained once for all tests.
 fn trained(method: &str) -> TempDir {
@@ -92,23 +56,6 @@ fn trained(method: &str) -> TempDir {
     let temp = tempfile::tempdir().unwrap();
     copy(&run, &temp.path().join("run"));
     temp
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        let target = to.join(path.file_name().unwrap());
-        if path.is_dir() {
-            copy(&path, &target);
-        } else {
-            fs::copy(&path, &target).unwrap();
-        }
-    }
-}
-
-fn json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
 #[test]
@@ -180,6 +127,6 @@ fn looking_leaves_the_run_as_it_is() {
     succeeds(folder, &["predict", "run", "a.png"]);
     succeeds(folder, &["export", "run", "out"]);
     assert!(read() == before);
-    let output = cifar(folder, &["train", "--resume", "run"]).output().unwrap();
+    let output = command(folder, &["train", "--resume", "run"]).output().unwrap();
     assert!(output.status.success(), "{}", both(&output));
 }

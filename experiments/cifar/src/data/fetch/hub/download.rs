@@ -1,8 +1,8 @@
-//! Downloading from the hub, with a bar and with an end to waiting.
+//! Downloads from the hub with a progress bar and a timeout.
 //!
-//! hf-hub waits for as long as the system does, which is minutes where a firewall swallows
-//! everything. So it works on a thread of its own, and whoever waits for it gives up when nothing
-//! has come for a while.
+//! hf-hub has no timeout of its own, and the system's can take minutes behind a firewall. So the
+//! download runs on a thread of its own, and the caller gives up when no data has arrived for a
+//! while.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use std::time::Duration;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 
 use crate::data::error::{Error, Result};
+use crate::limits;
 
-/// Seconds without a byte after which the hub is given up, unless `HF_HUB_DOWNLOAD_TIMEOUT` says
-/// otherwise.
+/// Timeout in seconds, unless `HF_HUB_DOWNLOAD_TIMEOUT` is set.
 const PATIENCE: f64 = 20.0;
 
-/// Downloads one file of a data set into a folder, and returns where it lies there.
+/// Downloads one file of a data set into a folder and returns its path.
 pub(super) fn download(repository: &str, file: &'static str, folder: &Path) -> Result<PathBuf> {
     let api = api(folder).map_err(|error| explain(file, folder, error))?;
     let repository = api.dataset(repository.into());
@@ -25,15 +25,20 @@ pub(super) fn download(repository: &str, file: &'static str, folder: &Path) -> R
     std::thread::spawn(move || {
         let reports = Reports(sender.clone());
         let outcome = repository.download_with_progress(file, reports);
-        // Nobody listens any more if the wait was given up.
+        // The receiver is gone if the caller gave up.
         let _ = sender.send(Event::End(outcome));
     });
     let patience = patience();
-    let mut bar = None;
+    let (mut bar, mut received) = (None, 0_usize);
     loop {
         match events.recv_timeout(patience) {
-            Ok(Event::Size(bytes)) => bar = Some(Bar::new(file, bytes)),
+            Ok(Event::Size(bytes)) => {
+                check_size(file, bytes)?;
+                bar = Some(Bar::new(file, bytes));
+            }
             Ok(Event::Bytes(count)) => {
+                received = received.saturating_add(count);
+                check_size(file, received)?;
                 if let Some(bar) = &mut bar {
                     bar.advance(count);
                 }
@@ -44,18 +49,29 @@ pub(super) fn download(repository: &str, file: &'static str, folder: &Path) -> R
             Err(RecvTimeoutError::Timeout) => {
                 let seconds = patience.as_secs_f64();
                 return Err(Error::Unavailable(format!(
-                    "{file}: nothing came for {seconds} seconds"
+                    "{file}: no data arrived for {seconds} seconds"
                 )));
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::Unavailable(format!("{file}: hf-hub broke off")));
+                return Err(Error::Unavailable(format!("{file}: the download ended unexpectedly")));
             }
         }
     }
 }
 
-/// The hub as the user's environment describes it, but with a folder of our own: what breaks off
-/// there is removed, and nothing is kept twice.
+/// Refuses a file before it fills the disk.
+fn check_size(file: &str, bytes: usize) -> Result<()> {
+    if bytes as u64 > limits::DOWNLOAD {
+        return Err(Error::Foreign(format!(
+            "{file} has {bytes} bytes or more, and may have {}",
+            limits::DOWNLOAD
+        )));
+    }
+    Ok(())
+}
+
+/// The hub as configured by the user's environment, but with a cache folder of our own. It is removed
+/// in the end, so that no partial files stay and the data is not kept twice.
 fn api(folder: &Path) -> std::result::Result<Api, ApiError> {
     let builder = match super::cache() {
         Some(_) => ApiBuilder::from_env(),
@@ -70,7 +86,7 @@ fn patience() -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs_f64(PATIENCE))
 }
 
-/// What the thread that downloads has to say.
+/// What the downloading thread reports.
 enum Event {
     Size(usize),
     Bytes(usize),
@@ -82,7 +98,7 @@ struct Reports(Sender<Event>);
 impl Reports {
     fn tell(&self, event: Event) {
         if self.0.send(event).is_err() {
-            // The wait was given up. hf-hub cannot be told so, but it need not go on.
+            // The caller gave up. hf-hub cannot be cancelled, so the thread is parked.
             loop {
                 std::thread::park();
             }
@@ -102,7 +118,7 @@ impl hf_hub::api::Progress for Reports {
     fn finish(&mut self) {}
 }
 
-/// A bar that counts megabytes.
+/// A progress bar that counts megabytes.
 struct Bar {
     bar: lab::ProgressBar,
     bytes: usize,
@@ -127,8 +143,8 @@ impl Bar {
     }
 }
 
-/// Tells a disk that takes no more, with which no other source would help, from a hub that cannot
-/// be reached.
+/// Distinguishes an error of the disk, against which no other source would help, from an error of
+/// the hub.
 fn explain(file: &str, folder: &Path, error: ApiError) -> Error {
     match error {
         ApiError::IoError(source) if is_of_the_disk(source.kind()) => {

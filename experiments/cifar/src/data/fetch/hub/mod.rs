@@ -1,9 +1,8 @@
-//! CIFAR-10 from the Hugging Face hub: the data set `uoft-cs/cifar10`, two Parquet files of
-//! pictures with labels.
+//! CIFAR-10 from the Hugging Face hub: the data set `uoft-cs/cifar10`, two Parquet files with a
+//! picture and a label per row.
 //!
-//! The pictures are PNGs, which lose nothing, and the hub's rows are the images of the official
-//! files, one file after another in an order of its own: so the official files can be put together
-//! again exactly.
+//! The pictures are PNGs, which are lossless, and the rows are the images of the official files, one
+//! file after another. Hence the official files can be restored exactly.
 
 mod download;
 pub mod rows;
@@ -16,27 +15,28 @@ use hf_hub::{Cache, Repo};
 use super::{BLOCK, Block};
 use crate::data::cifar10::{self, RECORDS};
 use crate::data::error::{Error, Result};
+use crate::limits;
 
 const REPOSITORY: &str = "uoft-cs/cifar10";
 
-/// The hub's files with the number of their rows.
+/// The files on the hub with their numbers of rows.
 const FILES: [(&str, usize); 2] = [
     ("plain_text/train-00000-of-00001.parquet", 5 * RECORDS),
     ("plain_text/test-00000-of-00001.parquet", RECORDS),
 ];
 
-/// The files with the number of their rows.
+/// Local files with their numbers of rows.
 type Files = Vec<(PathBuf, usize)>;
 
-/// The copy that the hub's own programs keep on this machine, in `~/.cache/huggingface` or where
-/// `HF_HOME` says.
+/// The copy that other programs have put into the hub's cache, which is `~/.cache/huggingface` or
+/// `HF_HOME`.
 pub(super) fn cached() -> Option<Files> {
     let repository = cache()?.repo(Repo::dataset(REPOSITORY.into()));
     let path = |(file, rows)| Some((repository.get(file)?, rows));
     FILES.into_iter().map(path).collect()
 }
 
-/// Decodes the copy on this machine.
+/// Decodes the cached files.
 pub(super) fn read_cached(_: &Path) -> Result<Vec<Block>> {
     blocks(cached().unwrap_or_default())
 }
@@ -44,7 +44,7 @@ pub(super) fn read_cached(_: &Path) -> Result<Vec<Block>> {
 /// Downloads the files into the temporary folder and decodes them.
 pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
     if is_offline() {
-        let reason = "it is not asked, because HF_HUB_OFFLINE is set";
+        let reason = "it is not used, because HF_HUB_OFFLINE is set";
         return Err(Error::Unavailable(reason.into()));
     }
     let folder = temporary.join("hub");
@@ -52,13 +52,13 @@ pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
     blocks(FILES.into_iter().map(path).collect::<Result<_>>()?)
 }
 
-/// The hub's cache; none where there is no home to have it in.
+/// The hub's cache, or `None` if there is no home folder.
 fn cache() -> Option<Cache> {
     let has_place = std::env::var_os("HF_HOME").is_some() || std::env::home_dir().is_some();
     has_place.then(Cache::from_env)
 }
 
-/// Whether the user wants the hub left alone, in the words that its own programs understand.
+/// Whether the user has disabled the hub, by the same variable as for its own programs.
 fn is_offline() -> bool {
     let value = std::env::var("HF_HUB_OFFLINE").unwrap_or_default();
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
@@ -74,17 +74,19 @@ fn blocks(files: Files) -> Result<Vec<Block>> {
     Ok(blocks)
 }
 
-/// The hub keeps a large file under its SHA-256, and so does hf-hub: a file that broke on its way
-/// here does not fit its name.
+/// Compares a file with its name. The hub and hf-hub name large files by their SHA-256, so a file
+/// that was damaged during the download does not match its name.
 fn check_against_name(path: &Path) -> Result<()> {
-    let stored = fs::canonicalize(path).map_err(Error::io("read", path))?;
+    let file = path.file_name().unwrap_or_default().display();
+    // Not an error of the disk: another source may still have the data.
+    let unreadable = |error| Error::Foreign(format!("{file} cannot be read: {error}"));
+    let stored = fs::canonicalize(path).map_err(unreadable)?;
     let name = stored.file_name().unwrap_or_default().to_string_lossy();
     let is_sha256 = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let bytes = fs::read(&stored).map_err(Error::io("read", path))?;
+    let bytes = limits::read(&stored, limits::DOWNLOAD).map_err(unreadable)?;
     if is_sha256 && cifar10::sha256(&bytes) != name {
-        let file = path.file_name().unwrap_or_default().display();
         return Err(Error::Foreign(format!(
-            "{file} is damaged: its SHA-256 is not the one under which the hub keeps it"
+            "{file} is damaged: its SHA-256 is not the one that the hub has for it"
         )));
     }
     Ok(())

@@ -1,11 +1,12 @@
-//! The rows of the hub's Parquet files as records of the official binary files.
+//! Converts the rows of the hub's Parquet files to records of the official binary files.
 //!
-//! A row has `img`, a structure of `bytes` (a PNG of 32 x 32 RGB pixels) and `path` (which says
-//! nothing), and `label`, a 64-bit number from 0 to 9.
+//! A row has a structure `img` with `bytes` (a PNG of 32 x 32 RGB pixels) and `path` (not used), and
+//! a 64-bit `label` from 0 to 9.
 
 use std::fs::File;
 use std::io::Cursor;
 use std::path::Path;
+use std::thread;
 
 use parquet::basic::Type;
 use parquet::column::reader::get_typed_column_reader;
@@ -16,17 +17,33 @@ use parquet::schema::types::SchemaDescriptor;
 use crate::data::cifar10::{CLASSES, PIXELS, RECORD};
 use crate::data::error::{Error, Result};
 use crate::data::fetch::planes_of;
+use crate::limits;
 
-/// Why a file cannot be used, in words; the caller adds which file.
+/// Why a file cannot be used; the caller adds which file.
 type Reason = String;
 
-/// Memory that the decoder of one small picture may take.
+/// Memory limit for decoding one picture.
 const PICTURE_MEMORY: usize = 1 << 20;
 
-/// Reads a file of `expected` rows: label byte, red, green and blue plane of each.
+/// The name of the thread that decodes. A panic of this thread becomes an error, so the program need
+/// not report it.
+pub const THREAD: &str = "parquet";
+
+/// Reads a file of `expected` rows as records of a label byte and the red, green and blue planes.
 pub fn records(path: &Path, expected: usize) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(Error::io("read", path))?;
-    read(file, expected).map_err(|reason| {
+    let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
+    let decoded = || -> std::result::Result<Vec<u8>, Reason> {
+        let file = limits::open(path).map_err(unreadable)?;
+        let size = file.metadata().map_err(unreadable)?.len();
+        if size > limits::DOWNLOAD {
+            return Err(format!("it has {size} bytes, and may have {}", limits::DOWNLOAD));
+        }
+        // A damaged file can violate assertions in the Parquet library, and then it panics.
+        let decoder = thread::Builder::new().name(THREAD.into());
+        let decoder = decoder.spawn(move || read(file, expected)).map_err(unreadable)?;
+        decoder.join().map_err(|_| "it cannot be read: it contradicts itself".to_owned())?
+    };
+    decoded().map_err(|reason| {
         let name = path.file_name().unwrap_or_default().display();
         Error::Foreign(format!("{name}: {reason}"))
     })
@@ -38,9 +55,13 @@ fn read(file: File, expected: usize) -> std::result::Result<Vec<u8>, Reason> {
     let schema = reader.metadata().file_metadata().schema_descr();
     let images = column(schema, "img.bytes", Type::BYTE_ARRAY)?;
     let labels = column(schema, "label", Type::INT64)?;
-    let groups = reader.metadata().row_groups();
-    let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
-    if usize::try_from(rows) != Ok(expected) {
+    let mut rows = 0;
+    for group in reader.metadata().row_groups() {
+        // Memory is allocated for as many rows as a group claims.
+        let count = usize::try_from(group.num_rows()).ok().filter(|count| *count <= expected);
+        rows += count.ok_or_else(|| format!("a group of it claims {} rows", group.num_rows()))?;
+    }
+    if rows != expected {
         return Err(format!("it has {rows} rows, not {expected}"));
     }
 
@@ -64,7 +85,7 @@ fn read(file: File, expected: usize) -> std::result::Result<Vec<u8>, Reason> {
     Ok(records)
 }
 
-/// The place of a column by its name, if it is of this type and not a list.
+/// The index of the column with this name, which must have this type and not be a list.
 fn column(schema: &SchemaDescriptor, name: &str, kind: Type) -> std::result::Result<usize, Reason> {
     let mut columns = schema.columns().iter();
     let place = columns.position(|column| {
@@ -74,7 +95,7 @@ fn column(schema: &SchemaDescriptor, name: &str, kind: Type) -> std::result::Res
     place.ok_or_else(|| format!("it has no column {name} of type {kind}"))
 }
 
-/// All values of a column in a group of rows, none of which may be missing.
+/// All values of a column in a row group, none of which may be missing.
 fn values<T: DataType>(
     group: &dyn RowGroupReader,
     column: usize,
@@ -94,10 +115,10 @@ fn values<T: DataType>(
     Ok(values)
 }
 
-/// The red, green and blue plane of a PNG.
+/// Decodes a PNG to its red, green and blue planes.
 fn decode(png: &[u8]) -> std::result::Result<Vec<u8>, Reason> {
     let limits = png::Limits { bytes: PICTURE_MEMORY };
-    let damaged = |error: png::DecodingError| format!("it is no sound PNG: {error}");
+    let damaged = |error: png::DecodingError| format!("it is not a valid PNG: {error}");
     let decoder = png::Decoder::new_with_limits(Cursor::new(png), limits);
     let mut reader = decoder.read_info().map_err(damaged)?;
     let info = reader.info();

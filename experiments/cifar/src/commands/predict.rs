@@ -1,0 +1,104 @@
+//! `cifar predict`: what is in pictures, and how certain the network is.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::AlreadyReported;
+use crate::device;
+use crate::prediction::{Answer, Classifier};
+use crate::terminal;
+use crate::trained::Trained;
+
+/// Arguments of `cifar predict`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Folder of a run, or an exported folder
+    pub run: PathBuf,
+    /// Pictures, PNG or JPEG, of any size
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
+    /// Number of Monte Carlo samples; 0 for one pass without noise
+    #[arg(long, default_value_t = 32)]
+    pub samples: u32,
+    /// Show the K most probable classes
+    #[arg(long, value_name = "K", default_value_t = 3)]
+    pub top: usize,
+    /// Seed of the noise in the Monte Carlo samples
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Device to compute on: cpu, cuda or cuda:N [default: the best available]
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Number of CPU threads [default: one per processor]
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+/// Classifies pictures. A picture that cannot be read is reported, the others are still classified,
+/// and the command fails in the end.
+pub fn run(args: &Args) -> Result<()> {
+    ensure!(args.top > 0, "--top is 0; it must be at least 1");
+    let device = device::choose(args.device.as_deref())?;
+    device::use_threads(args.threads)?;
+    let trained = Trained::open(&args.run, &device)?;
+    let classifier = Classifier::new(&trained, args.samples, args.seed)?;
+    let mut all_read = true;
+    for path in &args.images {
+        let name = path.display().to_string();
+        let pixels = match classifier.frame.read(path) {
+            Ok(pixels) => pixels,
+            Err(error) => {
+                all_read = false;
+                let reason = format!("{error:#}");
+                terminal::note(format!("{name}: {reason}"));
+                if args.json {
+                    terminal::print(serde_json::json!({ "image": name, "error": reason }))?;
+                }
+                continue;
+            }
+        };
+        let mut answer = classifier.answer(&pixels)?;
+        answer.classes.truncate(args.top);
+        terminal::print(if args.json {
+            let line = Named { image: &name, answer: &answer };
+            serde_json::to_string(&line)?
+        } else {
+            in_words(&name, &answer)
+        })?;
+    }
+    if !all_read {
+        return Err(AlreadyReported.into());
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    image: &'a str,
+    #[serde(flatten)]
+    answer: &'a Answer,
+}
+
+fn in_words(name: &str, answer: &Answer) -> String {
+    let widest = answer.classes.iter().map(|class| class.class.chars().count());
+    let widest = widest.max().unwrap_or(0);
+    let mut lines = vec![name.to_owned()];
+    for class in &answer.classes {
+        let mut line = format!("  {:widest$}  {:.3}", class.class, class.probability);
+        if answer.samples > 1 {
+            line += &format!(" ± {:.3}", class.deviation);
+        }
+        lines.push(line);
+    }
+    let mut line = format!("  entropy {:.3} nats", answer.entropy);
+    if answer.samples > 1 {
+        line += &format!(", {:.3} of it from not knowing the weights", answer.mutual_information);
+    }
+    lines.push(line);
+    lines.join("\n")
+}

@@ -1,0 +1,212 @@
+//! Scores the predictions of a network.
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use vmf_candle::{Forward, Pass, Samples};
+use vmf_core::metrics::{Predictions, Temperature};
+
+use super::outputs::{self, BATCH, Outputs};
+use super::results::{
+    Evaluation, Example, Measured, Network, Protocol, Quality, Tempered, VERSION, Way,
+};
+use crate::data::Dataset;
+use crate::data::batches::Batches;
+use crate::interrupt;
+use crate::trained::Trained;
+
+/// Length of each list of examples.
+const EXAMPLES: usize = 16;
+
+/// The range that temperatures are clamped to. If the network is right on every image that the
+/// temperature is fitted to, the best temperature is 0, and a single mistake on another image would
+/// then have an infinite NLL.
+const TEMPERATURES: (f64, f64) = (0.05, 20.0);
+
+/// Evaluates a network in each way in which it can predict.
+pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> Result<Evaluation> {
+    let Trained { model, device, .. } = trained;
+    let settings = &trained.config.settings;
+    let is_noisy = settings.method.is_noisy();
+    let batches = set.test.len().div_ceil(BATCH) as u64;
+    let passes = 2 + if is_noisy { u64::from(protocol.samples) } else { 0 };
+    let bar = lab::ProgressBar::new(format!("evaluating {}", trained.name()), batches * passes);
+
+    bar.message("statistics without noise");
+    outputs::measure_statistics(model, set, settings.statistics_images, device)?;
+    let test = || Batches::in_order(set, &set.test, BATCH);
+    let classes = set.classes.len();
+    let mut ways = Vec::new();
+    let mut add = |way, outputs: &Outputs| -> Result<()> {
+        ways.push(judge(way, outputs, classes, protocol.fit_images)?);
+        Ok(())
+    };
+
+    bar.message("noise off");
+    let advance = |passes: u32| {
+        bar.advance(passes.into());
+        interrupt::check()
+    };
+    let one = || advance(1);
+    let mut predicted = outputs::outputs(model, test(), Samples::mean(), device, one)?;
+    add(Way::Mean, &predicted)?;
+    bar.message("noise off, as trained");
+    let as_trained = |images: &Tensor, _: &Pass| model.forward(images, &Pass::mean_as_trained());
+    let others = outputs::outputs(&as_trained, test(), Samples::mean(), device, one)?;
+    add(Way::MeanAsTrained, &others)?;
+    if is_noisy {
+        bar.message("Monte Carlo");
+        let samples = Samples::monte_carlo(protocol.samples, protocol.seed);
+        let all = || advance(protocol.samples);
+        predicted = outputs::outputs(model, test(), samples, device, all)?;
+        add(Way::MonteCarlo, &predicted)?;
+    }
+    let examples = examples(&predicted, classes, is_noisy)?;
+    Ok(Evaluation {
+        version: VERSION,
+        network: Network::of(trained),
+        protocol,
+        ways,
+        most_uncertain: most(&examples, |example| Some(example.entropy)),
+        confidently_wrong: most(&examples, |example| {
+            let is_wrong = example.predicted != example.label;
+            is_wrong.then(|| example.probabilities[example.predicted])
+        }),
+    })
+}
+
+/// Scores one way to predict, with and without temperature scaling.
+fn judge(way: Way, outputs: &Outputs, classes: usize, fit_images: usize) -> Result<Measured> {
+    let Outputs { labels, probabilities, mutual_information } = outputs;
+    let checked = |from: usize, to: usize| {
+        Predictions::new(&probabilities[from * classes..to * classes], &labels[from..to], classes)
+            .context("the network's predictions are no probabilities")
+    };
+    // A single pass uses one set of weights, so it has no mutual information to report.
+    let information = |from: usize| {
+        let part = &mutual_information[from..];
+        let sum: f64 = part.iter().map(|value| f64::from(*value)).sum();
+        (way == Way::MonteCarlo).then(|| sum / part.len() as f64)
+    };
+    let all = checked(0, labels.len())?;
+    let fitted = checked(0, fit_images)?;
+    let rest = checked(fit_images, labels.len())?;
+    let temperature = fit(&fitted)?;
+    let nll_at = |temperature: Temperature| -> Result<f64> {
+        let rescaled = temperature.rescale(&fitted);
+        let labels = fitted.labels();
+        Ok(Quality::of(&Predictions::new(&rescaled, labels, classes)?, None).nll)
+    };
+    let rescaled = temperature.rescale(&rest);
+    let rescaled = Predictions::new(&rescaled, rest.labels(), classes)?;
+    Ok(Measured {
+        way,
+        all: Quality::of(&all, information(0)),
+        tempered: Tempered {
+            temperature: temperature.value(),
+            fit_nll_before: nll_at(Temperature::ONE)?,
+            fit_nll_after: nll_at(temperature)?,
+            before: Quality::of(&rest, information(fit_images)),
+            // A temperature rescales the predictive distribution. It does not change the samples
+            // that this distribution is the mean of.
+            after: Quality::of(&rescaled, None),
+        },
+    })
+}
+
+/// The temperature with the lowest NLL within [`TEMPERATURES`]. The NLL is convex in the inverse
+/// temperature, so this is the unconstrained optimum, clamped.
+fn fit(predictions: &Predictions<'_, f32>) -> Result<Temperature> {
+    let best = Temperature::fit_probabilities(predictions).temperature;
+    let (low, high) = TEMPERATURES;
+    Ok(Temperature::new(best.value().clamp(low, high))?)
+}
+
+fn examples(outputs: &Outputs, classes: usize, is_noisy: bool) -> Result<Vec<Example>> {
+    let predictions = Predictions::new(&outputs.probabilities, &outputs.labels, classes)?;
+    let entropies = predictions.entropy();
+    let rows = predictions.rows().zip(predictions.top()).enumerate();
+    let example = |(image, (row, (predicted, _))): (usize, (&[f32], (usize, f64)))| Example {
+        image,
+        label: predictions.labels()[image],
+        predicted,
+        probabilities: row.iter().map(|p| f64::from(*p)).collect(),
+        entropy: entropies[image],
+        mutual_information: is_noisy.then(|| f64::from(outputs.mutual_information[image])),
+    };
+    Ok(rows.map(example).collect())
+}
+
+/// The examples of the highest rank, in descending order. Examples without a rank are left out.
+fn most(examples: &[Example], rank: impl Fn(&Example) -> Option<f64>) -> Vec<Example> {
+    let ranked = examples.iter().filter_map(|e| Some((rank(e)?, e)));
+    let mut ranked: Vec<(f64, &Example)> = ranked.collect();
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let first = ranked.into_iter().take(EXAMPLES);
+    first.map(|(_, example)| example.clone()).collect()
+}
+
+/// The protocol for these options: a fifth of the test images is for fitting the temperature.
+pub(super) fn protocol(set: &Dataset, samples: u32, seed: u64) -> Result<Protocol> {
+    let test_images = set.test.len();
+    ensure!(
+        test_images >= 2,
+        "{test_images} test image cannot be used both to fit a temperature and to judge it: use --test-images 2 or more"
+    );
+    ensure!(samples > 0, "--samples is 0; it must be at least 1");
+    Ok(Protocol { test_images, fit_images: (test_images / 5).max(1), samples, seed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of two classes with this probability for the first, and the labels.
+    fn outputs(rows: &[(f32, u32)]) -> Outputs {
+        Outputs {
+            labels: rows.iter().map(|(_, label)| *label).collect(),
+            probabilities: rows.iter().flat_map(|(p, _)| [*p, 1.0 - p]).collect(),
+            mutual_information: rows.iter().map(|(p, _)| *p / 10.0).collect(),
+        }
+    }
+
+    #[test]
+    fn the_temperature_is_fitted_to_the_first_images_and_judged_by_the_others() {
+        // The network says 0.9. Among the first four it is right three times, among the others
+        // always.
+        let first = [(0.9, 0), (0.9, 0), (0.9, 0), (0.9, 1)];
+        let rows = [&first[..], &[(0.9, 0); 6]].concat();
+        let judged = judge(Way::Mean, &outputs(&rows), 2, 4).unwrap();
+        let tempered = &judged.tempered;
+        // 0.9 becomes 0.75, which is what the first four deserve: odds of 3 in place of 9, half the
+        // logarithm.
+        assert!((tempered.temperature - 2.0).abs() < 1e-5, "{tempered:?}");
+        assert!((tempered.after.nll + 0.75_f64.ln()).abs() < 1e-5);
+        assert!((tempered.before.nll + 0.9_f64.ln()).abs() < 1e-5);
+        assert!(tempered.fit_nll_after < tempered.fit_nll_before);
+        assert!((judged.all.accuracy - 0.9).abs() < 1e-12);
+        assert_eq!(judged.all.mutual_information, None);
+    }
+
+    #[test]
+    fn a_network_without_mistakes_keeps_a_temperature_that_survives_one() {
+        let rows = [(0.9, 0), (0.8, 0), (0.7, 0), (0.6, 1)];
+        let judged = judge(Way::MonteCarlo, &outputs(&rows), 2, 3).unwrap();
+        assert_eq!(judged.tempered.temperature, TEMPERATURES.0);
+        assert!(judged.tempered.fit_nll_after <= judged.tempered.fit_nll_before);
+        assert!(judged.tempered.after.nll.is_finite());
+        let information = judged.all.mutual_information.unwrap();
+        assert!((information - 0.075).abs() < 1e-6, "{information}");
+    }
+
+    #[test]
+    fn examples_are_the_most_uncertain_and_the_most_wrong() {
+        let rows = [(0.9, 0), (0.55, 0), (0.99, 1), (0.3, 0), (0.1, 1)];
+        let examples = examples(&outputs(&rows), 2, true).unwrap();
+        let order = |list: Vec<Example>| -> Vec<usize> { list.iter().map(|e| e.image).collect() };
+        let uncertain = most(&examples, |example| Some(example.entropy));
+        assert_eq!(order(uncertain)[..2], [1, 3]);
+        let wrong =
+            most(&examples, |e| (e.predicted != e.label).then(|| e.probabilities[e.predicted]));
+        assert_eq!(order(wrong), [2, 3]);
+    }
+}

@@ -1,0 +1,92 @@
+//! What is in a picture, and how certain the network is of it.
+
+pub mod picture;
+
+use anyhow::Result;
+use candle_core::{Device, Tensor};
+use serde::Serialize;
+use vmf_candle::predict::Prediction;
+use vmf_candle::{Samples, predict};
+
+use crate::trained::Trained;
+use picture::Frame;
+
+/// The network's prediction for a picture.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// The classes, most probable first.
+    pub classes: Vec<Class>,
+    /// Entropy of the predictive distribution in nats: the total uncertainty.
+    pub entropy: f64,
+    /// The part of the entropy that comes from not knowing the weights; 0 without samples.
+    pub mutual_information: f64,
+    /// Number of Monte Carlo samples; 0 for one pass without noise.
+    pub samples: u32,
+}
+
+/// The probability of a class.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Class {
+    /// The name of the class.
+    pub class: String,
+    /// Its predictive probability.
+    pub probability: f64,
+    /// Standard deviation of the probability over Monte Carlo samples; 0 without samples.
+    pub deviation: f64,
+}
+
+/// A trained network that classifies pictures. The data set is not needed.
+pub struct Classifier<'a> {
+    trained: &'a Trained,
+    /// How pictures are made to fit the network.
+    pub frame: Frame,
+    samples: u32,
+    seed: u64,
+}
+
+impl<'a> Classifier<'a> {
+    /// A classifier that averages `samples` Monte Carlo samples. For a network that was trained
+    /// without noise, `samples` is ignored: its passes are all equal.
+    pub fn new(trained: &'a Trained, samples: u32, seed: u64) -> Result<Self> {
+        let settings = &trained.config.settings;
+        Ok(Self {
+            trained,
+            frame: Frame::new(&trained.config.interface, settings.data)?,
+            samples: if settings.method.is_noisy() { samples } else { 0 },
+            seed,
+        })
+    }
+
+    /// Classifies the pixels of a picture. The answer does not depend on earlier calls.
+    pub fn answer(&self, pixels: &[u8]) -> Result<Answer> {
+        let image = self.frame.tensor(pixels, &self.trained.device)?;
+        let samples = match self.samples {
+            0 => Samples::mean(),
+            count => Samples::monte_carlo(count, self.seed),
+        };
+        let prediction = predict(&self.trained.model, &image, samples)?;
+        let Prediction { probs, deviation, entropy, mutual_information, .. } = &prediction;
+        let names = self.trained.config.interface.classes.iter();
+        let mut classes: Vec<Class> = names
+            .zip(values(probs)?.into_iter().zip(values(deviation)?))
+            .map(|(name, (probability, deviation))| Class {
+                class: name.clone(),
+                probability,
+                deviation,
+            })
+            .collect();
+        classes.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+        Ok(Answer {
+            classes,
+            entropy: values(entropy)?.into_iter().sum(),
+            mutual_information: values(mutual_information)?.into_iter().sum(),
+            samples: self.samples,
+        })
+    }
+}
+
+fn values(tensor: &Tensor) -> Result<Vec<f64>> {
+    let tensor = tensor.to_device(&Device::Cpu)?.flatten_all()?;
+    let values = tensor.to_vec1::<f32>()?;
+    Ok(values.into_iter().map(f64::from).collect())
+}
