@@ -31,7 +31,7 @@ use candle_core::{DType, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// Measurements in a training: often enough to follow it, rarely enough to cost little.
-const MEASUREMENTS: u32 = 60;
+const MEASUREMENTS: u32 = 100;
 /// Integral gain for a whole training: an overconfidence of `ln T = 0.1` that lasts for a tenth of
 /// the training raises u by 0.8.
 const GAIN: f64 = 80.0;
@@ -185,7 +185,7 @@ impl AutoBeta {
         (self.suggested * (FLOOR + START * self.u.exp_m1())).min(1.0)
     }
 
-    /// Whether it is time for a measurement, after this step: 60 times in a training.
+    /// Whether it is time for a measurement, after this step: 100 times in a training.
     pub fn is_due(&self, step: u32) -> bool {
         (step + 1).is_multiple_of(self.steps.div_ceil(MEASUREMENTS))
     }
@@ -294,7 +294,7 @@ mod tests {
         let start = beta.value();
         assert!(start < 1e-3 * 0.2, "{start}");
         let signal = |ln_temperature| Signal { ln_temperature, standard_error: 0.03 };
-        let steps = |from: u32| (from..from + 3000).filter(|step| (step + 1).is_multiple_of(100));
+        let steps = |from: u32| (from..from + 3000).filter(|step| (step + 1).is_multiple_of(60));
         for step in steps(0) {
             assert!(beta.is_due(step));
             beta.observe(step, signal(-0.2));
