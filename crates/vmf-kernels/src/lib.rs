@@ -89,13 +89,3 @@ pub mod unit;
 pub use element::{Element, Real};
 pub use error::Error;
 pub use scratch::Scratch;
-
-/// Runs `f` on one of the threads of the current pool.
-///
-/// A parallel loop that begins outside of the pool wakes it up and waits for it; one that begins on
-/// a thread of the pool shares its work with whoever is awake. So what consists of many short loops
-/// had better run inside. `f` must not wait for a lock: its holder may be waiting for a thread of
-/// the pool.
-pub(crate) fn on_pool<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    rayon::scope(|_| f())
-}

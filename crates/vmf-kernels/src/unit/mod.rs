@@ -19,8 +19,7 @@
 use crate::bn_noise::{self, Layout, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
-use crate::on_pool;
-use crate::parallel::ByTask;
+use crate::parallel::{ByTask, on_pool};
 use crate::pool::{Pool, PoolShape};
 use crate::scratch::Scratch;
 use rayon::prelude::*;
