@@ -30,12 +30,12 @@ pub(super) fn run(
     let (shape, kernel) = (&conv.shape, MicroKernel::new(conv.isa));
     let (groups, batch, nr) = (shape.groups, shape.batch, kernel.nr);
     let [source_channels, result_channels] = shape.channels(direction);
-    let (depth, cols) = (source_channels / groups, result_channels / groups);
+    let (kc, cols) = (source_channels / groups, result_channels / groups);
     let matrices: Vec<_> =
         (0..groups).map(|group| shape.weight_matrix(direction, weights, group)).collect();
-    // `[group][panel][tap][depth][NR]`
+    // `[group][panel][tap][k][NR]`
     let packed = pack(conv.isa, &matrices, nr);
-    let (panels, tap_len) = (cols.div_ceil(nr), depth * nr);
+    let (panels, tap_len) = (cols.div_ceil(nr), kc * nr);
     let panel_len = shape.taps() * tap_len;
     let positions = result.len() / (batch * result_channels).max(1);
     let images_per_task = images_per_task(batch, positions, kernel.mr);
@@ -53,8 +53,8 @@ pub(super) fn run(
                     rows: to.len() / result_channels,
                     cols: nr.min(cols - col),
                     segments: &segments,
-                    kc: depth,
-                    a: source[group * depth..].as_ptr(),
+                    kc,
+                    a: source[group * kc..].as_ptr(),
                     a_row_stride: source_channels,
                     a_k_stride: 1,
                     b: packed[b..][..panel_len].as_ptr(),

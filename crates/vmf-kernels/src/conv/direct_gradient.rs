@@ -47,8 +47,8 @@ pub(super) struct PackedInput {
     pub(super) products: Vec<Segments>,
 }
 
-/// Sums over all rows of the image, chunk by chunk. `pack_input` packs what some output rows see of
-/// a group's input, as so many products and columns.
+/// Sums over all rows of the image, chunk by chunk. There are `products` sums, each with `columns`
+/// columns; `pack_input` packs what some output rows of a group see of the input.
 pub(super) fn sum_over_rows(
     conv: &Conv2d,
     dy: &[f32],

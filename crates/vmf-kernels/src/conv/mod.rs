@@ -39,7 +39,8 @@ pub enum Algorithm {
     Auto,
     /// Dense products, tap by tap.
     Direct,
-    /// Winograd's F(4x4, 3x3), and its kin for images of 2x2, where they apply, direct elsewhere.
+    /// Winograd's F(4x4, 3x3), or its counterpart for images of 2x2, where they apply; direct
+    /// elsewhere.
     Winograd,
 }
 

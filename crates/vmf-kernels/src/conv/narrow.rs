@@ -25,29 +25,29 @@ fn gathered_channels(shape: &ConvShape) -> usize {
 /// `y = x * w`.
 pub(super) fn forward(conv: &Conv2d, x: &[f32], w: &[f32], y: &mut [f32]) {
     let (shape, kernel) = (&conv.shape, MicroKernel::new(conv.isa));
-    let (outputs, depth, nr) = (shape.out_channels, gathered_channels(shape), kernel.nr);
-    let packed = pack(conv.isa, &[Matrix::with_taps(w, outputs, depth, 1)], nr);
+    let (outputs, kc, nr) = (shape.out_channels, gathered_channels(shape), kernel.nr);
+    let packed = pack(conv.isa, &[Matrix::with_taps(w, outputs, kc, 1)], nr);
     let rows = shape.output()[1] * shape.batch;
     y.par_chunks_mut((rows * outputs).max(1)).by_task().enumerate().for_each(|(out_row, to)| {
-        let mut gathered = Scratch::take(rows * depth);
-        gather(shape, x, out_row, 0..depth, depth, &mut gathered);
+        let mut gathered = Scratch::take(rows * kc);
+        gather(shape, x, out_row, 0..kc, kc, &mut gathered);
         for panel in 0..outputs.div_ceil(nr) {
             let product = Product {
                 rows,
                 cols: nr.min(outputs - panel * nr),
                 segments: &[(0, 0)],
-                kc: depth,
+                kc,
                 a: gathered.as_ptr(),
-                a_row_stride: depth,
+                a_row_stride: kc,
                 a_k_stride: 1,
-                b: packed[panel * depth * nr..][..depth * nr].as_ptr(),
+                b: packed[panel * kc * nr..][..kc * nr].as_ptr(),
                 next: Next::default(),
                 c: to[panel * nr..].as_mut_ptr(),
                 c_stride: outputs,
                 accumulate: false,
             };
-            // SAFETY: `gathered` holds `rows` rows of `depth`, the slice of `packed` is a whole
-            // panel of that depth, and `to` is one output row of the image, `rows` rows of all
+            // SAFETY: `gathered` holds `rows` rows of `kc`, the slice of `packed` is a whole
+            // panel of them, and `to` is one output row of the image, `rows` rows of all
             // output channels.
             unsafe { kernel.run(&product) };
         }
@@ -57,16 +57,16 @@ pub(super) fn forward(conv: &Conv2d, x: &[f32], w: &[f32], y: &mut [f32]) {
 /// `dw = dyᵀ x`, with the gathered taps as the columns of x.
 pub(super) fn weight_gradient(conv: &Conv2d, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let (shape, nr) = (&conv.shape, MicroKernel::new(conv.isa).nr);
-    let (depth, per_row) = (gathered_channels(shape), shape.output()[1] * shape.batch);
-    sum_over_rows(conv, dy, dw, [1, depth], |_, out: Range<usize>| {
+    let (columns, per_row) = (gathered_channels(shape), shape.output()[1] * shape.batch);
+    sum_over_rows(conv, dy, dw, [1, columns], |_, out: Range<usize>| {
         let rows = out.len() * per_row;
-        let mut packed = Scratch::take(depth.next_multiple_of(nr) * rows);
+        let mut packed = Scratch::take(columns.next_multiple_of(nr) * rows);
         packed.par_chunks_mut(rows * nr).by_task().enumerate().for_each(|(panel, to)| {
-            let columns = panel * nr..depth.min((panel + 1) * nr);
+            let of_panel = panel * nr..columns.min((panel + 1) * nr);
             to.par_chunks_mut(per_row * nr)
                 .by_task()
                 .zip(out.clone())
-                .for_each(|(to, row)| gather(shape, x, row, columns.clone(), nr, to));
+                .for_each(|(to, row)| gather(shape, x, row, of_panel.clone(), nr, to));
         });
         let products = vec![Segments { starts: vec![(0, 0)], rows }];
         PackedInput { data: packed, rows, products }

@@ -5,9 +5,9 @@
 //! y = x wᵀ        dx = dy w        dw = dyᵀ x
 //! ```
 //!
-//! A linear layer is such a convolution of an image of one position. If there are few weights, their
-//! gradient is left to [`direct_gradient`](super::direct_gradient): such a product has too few
-//! tasks for several threads, but its long sum can be divided.
+//! A linear layer is such a convolution of an image of one position. The gradient of few weights is
+//! left to [`direct_gradient`](super::direct_gradient): the product would have too few tasks for
+//! several threads, but its long sum can be divided.
 
 use super::Conv2d;
 use super::shape::{ConvShape, Direction};

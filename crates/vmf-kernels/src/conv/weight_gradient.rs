@@ -54,7 +54,7 @@ pub(super) struct Sums {
 /// several threads.
 const PARTS: usize = 2;
 
-/// As many chunks as asked for, or one more so that both parts have as many.
+/// The number of chunks, rounded up so that both parts have as many.
 pub(super) fn balanced(chunks: usize) -> usize {
     match chunks {
         1 => 1,
@@ -214,8 +214,7 @@ impl Sums {
                     c_stride: block.row_stride,
                     accumulate,
                 };
-                // SAFETY: whoever packed the chunk says that the segments lie within its panels,
-                // and a block holds `block_rows` rows of NR columns for every product.
+                // SAFETY: the segments lie within the panels of the chunk, by its construction, and a block holds `block_rows` rows of NR columns for every product.
                 unsafe { self.kernel.run(&product) };
                 row += rows;
             }

@@ -163,8 +163,8 @@ unsafe fn tiles<S: Simd, const MR: usize>(p: &Product) {
 /// `f32` numbers of a cache line; also the steps of the sum from one prefetch to the next.
 const LINE: usize = 16;
 
-/// Prefetches the next operands while a tile is computed: every [`LINE`] steps as many lines of A
-/// as the tile has just read, and so many of B that all tiles of a product together cover it.
+/// Prefetches the next operands while a tile is computed. Every [`LINE`] steps it prefetches as many
+/// lines of A as the tile reads in these steps, and the tile's share of the lines of B.
 struct Prefetch {
     a: *const f32,
     /// From one line of A to the next, and from the lines of one prefetch to those of the next.

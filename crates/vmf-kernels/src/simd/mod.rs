@@ -131,8 +131,8 @@ pub(crate) fn prefetch<T>(data: &[T]) {
 /// What a kernel knows at compile time about the instruction set that it is compiled for.
 ///
 /// Only [`dispatch_to`] can name the types that implement this trait, and it does so after it has
-/// detected their instructions. Whoever holds an `S: Simd` therefore runs on a processor that has
-/// them, and needs no `unsafe` to compute with registers.
+/// detected their instructions. Code that is generic over `S: Simd` therefore runs only on a
+/// processor that has them, and needs no `unsafe` to compute with registers.
 pub trait Simd: sealed::Sealed + Copy + Send + Sync + 'static {
     /// `f32` lanes of a vector register.
     const LANES: usize;

@@ -112,7 +112,7 @@ impl Winograd<'_> {
         self.to.channels.div_ceil(self.kernel.nr)
     }
 
-    /// Elements of a panel at one point, `[depth][NR]`.
+    /// Elements of a panel at one point, `[k][NR]`.
     fn panel_point_len(&self) -> usize {
         self.from.channels * self.kernel.nr
     }
@@ -122,7 +122,7 @@ impl Winograd<'_> {
         point_stride(self.panel_point_len())
     }
 
-    /// Elements of one panel of transformed weights, `[point][depth][NR]`.
+    /// Elements of one panel of transformed weights, `[point][k][NR]`.
     fn panel_len(&self) -> usize {
         self.points() * self.panel_point_stride()
     }
@@ -190,7 +190,7 @@ impl Winograd<'_> {
     /// `first` on, at every point, and transforms the products to the result.
     fn multiply(&self, source: Transformed, weights: &[f32], first: usize) {
         let Transformed { points, point_stride: source_stride, rows } = source;
-        let (depth, nr) = (self.from.channels, self.kernel.nr);
+        let (kc, nr) = (self.from.channels, self.kernel.nr);
         let count = weights.len() / self.panel_len();
         let cols = count * nr;
         let product_stride = point_stride(rows.len() * cols);
@@ -206,11 +206,11 @@ impl Winograd<'_> {
                     rows: rows.len(),
                     cols: nr,
                     segments: &[(0, 0)],
-                    kc: depth,
-                    a: points[point * source_stride..][..rows.len() * depth].as_ptr(),
-                    a_row_stride: depth,
+                    kc,
+                    a: points[point * source_stride..][..rows.len() * kc].as_ptr(),
+                    a_row_stride: kc,
                     a_k_stride: 1,
-                    b: weights[b..][..depth * nr].as_ptr(),
+                    b: weights[b..][..kc * nr].as_ptr(),
                     next: Next { a: None, b: weights.get(next_b..).map(<[f32]>::as_ptr) },
                     c: products[point * product_stride + panel * nr..].as_mut_ptr(),
                     c_stride: cols,
