@@ -15,7 +15,7 @@ use cpu_time::ProcessTime;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
-use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward, forward_train};
+use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward_train, forward_train};
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 
 const BATCH: usize = 64;
@@ -118,7 +118,7 @@ impl Ours {
         let statistics =
             forward_train(&self.config, term, &self.u, &mut self.y).expect("valid arguments");
         let saved = Saved { u: &self.u, y: &self.y, statistics: &statistics };
-        backward(&self.config, term, saved, &self.dy, &mut self.du).expect("valid arguments");
+        backward_train(&self.config, term, saved, &self.dy, &mut self.du).expect("valid arguments");
     }
 }
 

@@ -11,8 +11,8 @@ mod common;
 
 use candle_core::{Device, Tensor, Var};
 use common::{best_in_turns, random, with_threads};
+use vmf_kernels::Layout;
 use vmf_kernels::adam::{AdamConfig, adam};
-use vmf_kernels::bn_noise::Layout;
 use vmf_kernels::conv::{Conv2d, ConvShape, to_hwnc, to_nchw};
 use vmf_kernels::pool::{Pool, PoolShape};
 
@@ -112,19 +112,19 @@ fn pooling() {
     let x = random(shape.input_len(), 1);
     let dy = vec![1.0; shape.output_len()];
     let (mut y, mut dx) = (dy.clone(), x.clone());
-    let mut tap = vec![0; dy.len()];
+    let mut argmax = vec![0; dy.len()];
     let theirs = variable(&x, (BATCH, 64, 32, 32));
 
     let graph = theirs.max_pool2d(2).expect("Candle's pooling");
     let forward = best_in_turns(
         REPS,
-        [&mut || pool.max_forward(&x, &mut y, &mut tap).expect("lengths that fit"), &mut || {
+        [&mut || pool.max_forward(&x, &mut y, &mut argmax).expect("lengths that fit"), &mut || {
             drop(theirs.detach().max_pool2d(2).expect("Candle's pooling"))
         }],
     );
     let backward = best_in_turns(
         REPS,
-        [&mut || pool.max_backward(&tap, &dy, &mut dx).expect("lengths that fit"), &mut || {
+        [&mut || pool.max_backward(&argmax, &dy, &mut dx).expect("lengths that fit"), &mut || {
             drop(graph.backward().expect("Candle's gradient"))
         }],
     );

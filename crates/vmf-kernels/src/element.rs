@@ -1,6 +1,6 @@
 //! The number types of the kernels: what a tensor stores, and in what it is computed.
 
-use crate::noise::BoxMuller;
+use crate::box_muller::BoxMuller;
 use crate::simd::Simd;
 use half::{bf16, f16};
 

@@ -47,7 +47,7 @@ pub enum Error {
     #[error(
         "{groups} noise scales for {channels} channels; give one scale, or a number that divides the channels"
     )]
-    Groups {
+    SigmaGroups {
         /// How many scales were given.
         groups: usize,
         /// How many channels there are.

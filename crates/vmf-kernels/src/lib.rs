@@ -48,7 +48,7 @@
 //! # An example
 //!
 //! ```
-//! use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward, forward_train};
+//! use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward_train, forward_train};
 //! use vmf_kernels::noise::{Noise, NoiseKey};
 //!
 //! let shape = Shape::nchw(8, 3, 4 * 4); // 8 images, 3 channels, 4 x 4
@@ -64,13 +64,15 @@
 //! let dy = vec![1.0; shape.elements()];
 //! let mut du = vec![0.0; shape.elements()];
 //! let saved = Saved { u: &u, y: &y, statistics: &statistics };
-//! let dsigma = backward(&config, noise, saved, &dy, &mut du)?;
+//! let dsigma = backward_train(&config, noise, saved, &dy, &mut du)?;
 //! assert_eq!(dsigma.len(), 1);
 //! # Ok::<(), vmf_kernels::Error>(())
 //! ```
 
+mod box_muller;
 mod element;
 mod error;
+mod layout;
 mod parallel;
 mod scratch;
 #[cfg(test)]
@@ -88,4 +90,5 @@ pub mod unit;
 
 pub use element::{Element, Real};
 pub use error::Error;
+pub use layout::Layout;
 pub use scratch::Scratch;

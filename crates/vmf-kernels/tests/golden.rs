@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use vmf_kernels::bn_noise::{
-    Config, NoiseTerm, Saved, Shape, Statistics, backward, backward_eval, forward_eval,
+    Config, NoiseTerm, Saved, Shape, Statistics, backward_eval, backward_train, forward_eval,
     forward_train,
 };
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
@@ -82,7 +82,7 @@ impl Case {
             assert!((running_var - self.running_var[c]).abs() < tolerance);
         }
         let saved = Saved { u: &u, y: &y, statistics: &statistics };
-        let dsigma = backward(&config, term, saved, &dy, &mut du).unwrap();
+        let dsigma = backward_train(&config, term, saved, &dy, &mut du).unwrap();
         let scale = self.train.du.iter().fold(1.0, |m: f64, v| m.max(v.abs()));
         assert_close("train du", shape, &du, &self.train.du, tolerance * scale);
         assert_sums("train dsigma", &dsigma, &self.train.dsigma, tolerance);
@@ -99,7 +99,7 @@ impl Case {
 }
 
 fn offset(shape: Shape, logical: usize) -> usize {
-    let (row, s) = (logical / shape.spatial, logical % shape.spatial);
+    let (row, s) = (logical / shape.positions, logical % shape.positions);
     shape.offset(row / shape.channels, row % shape.channels, s)
 }
 

@@ -1,7 +1,7 @@
 //! The gradients against central differences of the forward pass, in double precision.
 
 use vmf_kernels::bn_noise::{
-    Config, NoiseTerm, Saved, Shape, Statistics, backward, backward_eval, forward_eval,
+    Config, NoiseTerm, Saved, Shape, Statistics, backward_eval, backward_train, forward_eval,
     forward_train,
 };
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
@@ -49,7 +49,7 @@ impl Loss {
         let term = Some(NoiseTerm { noise: NOISE, sigma });
         let saved = Saved { u, y: &y, statistics: &statistics };
         let mut du = vec![0.0; u.len()];
-        let backward = if self.running.is_some() { backward_eval } else { backward };
+        let backward = if self.running.is_some() { backward_eval } else { backward_train };
         let dsigma = backward(&self.config, term, saved, &self.dy, &mut du).unwrap();
         (du, dsigma)
     }

@@ -2,7 +2,7 @@
 
 use vmf_kernels::Error;
 use vmf_kernels::bn_noise::{
-    Config, NoiseTerm, Saved, Shape, Statistics, backward, forward_eval, forward_train,
+    Config, NoiseTerm, Saved, Shape, Statistics, backward_train, forward_eval, forward_train,
 };
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 
@@ -30,7 +30,7 @@ fn step(config: &Config, noise: Noise, sigma: &[f32], u: &[f32], dy: &[f32]) -> 
     let mut du = vec![0.0; u.len()];
     let statistics = forward_train(config, term, u, &mut y).unwrap();
     let saved = Saved { u, y: &y, statistics: &statistics };
-    let dsigma = backward(config, term, saved, dy, &mut du).unwrap();
+    let dsigma = backward_train(config, term, saved, dy, &mut du).unwrap();
     Outcome { statistics, y, du, dsigma }
 }
 
@@ -71,11 +71,11 @@ fn noise_does_not_depend_on_threads() {
 }
 
 fn to_hwnc(nchw: Shape, tensor: &[f32]) -> Vec<f32> {
-    let hwnc = Shape::hwnc(nchw.batch, nchw.channels, nchw.spatial);
+    let hwnc = Shape::hwnc(nchw.batch, nchw.channels, nchw.positions);
     let mut out = vec![0.0; tensor.len()];
     for n in 0..nchw.batch {
         for c in 0..nchw.channels {
-            for s in 0..nchw.spatial {
+            for s in 0..nchw.positions {
                 out[hwnc.offset(n, c, s)] = tensor[nchw.offset(n, c, s)];
             }
         }
@@ -126,7 +126,7 @@ fn folded_samples_are_separate_samples() {
             let key = NoiseKey { sample: KEY.sample + sample as u32, ..KEY };
             let image = |i: usize| {
                 let at = |shape: Shape, n: usize, c: usize, s: usize| shape.offset(n, c, s);
-                let (row, s) = (i / single.spatial, i % single.spatial);
+                let (row, s) = (i / single.positions, i % single.positions);
                 let (n_, c_) = (row / c, row % c);
                 (at(single, n_, c_, s), at(folded, sample * n + n_, c_, s))
             };
@@ -215,7 +215,7 @@ fn wrong_arguments_are_refused() {
     assert!(forward_eval(&config, None, &short, &u, &mut y).is_err());
     let mut du = vec![0f32; 48];
     let saved = Saved { u: &u, y: &[], statistics: &statistics };
-    assert!(backward(&config, None, saved, &u, &mut du).is_err());
-    assert!(backward(&config.relu(false), None, saved, &u, &mut du).is_ok());
-    assert!(backward(&config.relu(false), None, saved, &u[1..], &mut du).is_err());
+    assert!(backward_train(&config, None, saved, &u, &mut du).is_err());
+    assert!(backward_train(&config.relu(false), None, saved, &u, &mut du).is_ok());
+    assert!(backward_train(&config.relu(false), None, saved, &u[1..], &mut du).is_err());
 }

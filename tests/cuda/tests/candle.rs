@@ -1,5 +1,5 @@
-//! The operation of `vmf-candle` on a CUDA device, through Candle, against the CPU. Runs on a GPU
-//! or on the mock.
+//! Level 5: the operation of `vmf-candle` on a CUDA device, through Candle, compared with the CPU. It
+//! runs on a GPU or on the mock.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{
@@ -9,7 +9,7 @@ use candle_nn::VarMap;
 use vmf_candle::ops::{Activation, BnNoise, bn_noise, bn_noise_eval};
 use vmf_candle::{Forward, Pass, Posterior, VmfConfig, seeded, stream_of, vmf_linear};
 
-/// The identity, whose gradient is a tensor that is given: a loss that needs no kernel of Candle's.
+/// The identity, with a given tensor as its gradient: a loss that needs no kernel of Candle.
 struct WithGradient(Tensor);
 
 impl CustomOp1 for WithGradient {
@@ -30,7 +30,7 @@ impl CustomOp1 for WithGradient {
     }
 }
 
-/// `sin(a i)` of a shape, on a device.
+/// A tensor of a shape with elements `sin(a i)`, on a device.
 fn wave(shape: &[usize], a: f32, device: &Device) -> Result<Tensor> {
     let count = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..count).map(|i| (a * i as f32).sin()).collect();
@@ -115,7 +115,7 @@ fn half_precision_is_that_of_the_cpu() -> Result<()> {
     for dtype in [DType::F16, DType::BF16] {
         compare(
             |device| {
-                // Rounded to half precision on the CPU: the device need not have a kernel for it.
+                // Rounded to half precision on the CPU, so that the device needs no kernel for it.
                 let u = wave(&SHAPE, 0.37, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?;
                 let sigma = Tensor::new(&[0.3f32, 0.7], device)?;
                 let (y, batch) = bn_noise(&u, &sigma, &operation(&Pass::train(5, 9))?)?;
@@ -127,7 +127,7 @@ fn half_precision_is_that_of_the_cpu() -> Result<()> {
     Ok(())
 }
 
-/// What a linear layer computes on a device: Candle's product, then the fused operation.
+/// What a linear layer computes on a device: the product by Candle, then the fused operation.
 #[test]
 fn a_product_and_the_operation_behind_it_pass_gradients_on() -> Result<()> {
     compare(

@@ -280,7 +280,8 @@ impl Fused {
         let noise = self.noise_term(cpu_slice::<E::Real>(&storages[1])?);
         let gradient = cpu_slice::<E>(&storages[3])?;
         let mut du = vec![E::default(); gradient.len()];
-        let backward = if self.given.is_some() { kernel::backward_eval } else { kernel::backward };
+        let backward =
+            if self.given.is_some() { kernel::backward_eval } else { kernel::backward_train };
         let mut dsigma =
             backward(&self.config(), noise, saved, gradient, &mut du).map_err(Error::from)?;
         dsigma.resize(groups, <E::Real as Real>::ZERO);

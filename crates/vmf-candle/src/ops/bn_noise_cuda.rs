@@ -83,7 +83,8 @@ fn backward_in<T: CudaElement + CudaDType>(
     let noise = noise_term(fused, &sigma_view);
     // SAFETY: the kernels write every element before any is read.
     let mut du = unsafe { device.alloc::<T>(u_view.len()) }?;
-    let backward = if fused.given.is_some() { kernel::backward_eval } else { kernel::backward };
+    let backward =
+        if fused.given.is_some() { kernel::backward_eval } else { kernel::backward_train };
     let dsigma = backward(&stream, &fused.config(), noise, statistics, &u_view, &dy, &mut du)
         .map_err(Error::from)?;
     let dsigma = match dsigma {

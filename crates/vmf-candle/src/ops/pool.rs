@@ -67,7 +67,7 @@ fn pool(
     }
     let op = FusedPool {
         reduction,
-        pool: Pool::new(shape, vmf_kernels::bn_noise::Layout::Nchw).map_err(Error::from)?,
+        pool: Pool::new(shape, vmf_kernels::Layout::Nchw).map_err(Error::from)?,
         winners: Arc::default(),
     };
     xs.contiguous()?.apply_op1(op)

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use vmf_kernels::bn_noise::{self, NoiseTerm, Statistics};
 use vmf_kernels::conv::{Conv2d, ConvShape};
 use vmf_kernels::pool::{Pool, PoolShape};
-use vmf_kernels::unit::{Gradients, Kept, Saved, Unit};
+use vmf_kernels::unit::{Gradients, Operands, Saved, Unit};
 
 /// What a unit is applied to.
 pub(crate) struct UnitArguments<'a> {
@@ -35,10 +35,10 @@ impl UnitArguments<'_> {
         let [height, width] = self.conv.output();
         let count = self.conv.batch * height * width;
         check_count(count)?;
-        let kept = Arc::default();
-        let y = self.apply(op, Mode::Train(Arc::clone(&kept)))?;
-        let Some(Kept { statistics, .. }) = kept.get() else {
-            candle_core::bail!("the unit's forward pass kept no statistics")
+        let saved = Arc::default();
+        let y = self.apply(op, Mode::Train(Arc::clone(&saved)))?;
+        let Some(Saved { statistics, .. }) = saved.get() else {
+            candle_core::bail!("the unit's forward pass saved no statistics")
         };
         let channels = |values: &[f64]| Tensor::new(values, &Device::Cpu)?.to_dtype(DType::F32);
         let batch = BatchStatistics {
@@ -86,7 +86,7 @@ impl UnitArguments<'_> {
 
 enum Mode {
     /// By the batch; what the backward pass needs is left here.
-    Train(Arc<OnceLock<Kept>>),
+    Train(Arc<OnceLock<Saved>>),
     /// By these.
     Evaluate(Statistics),
 }
@@ -137,7 +137,7 @@ impl FusedUnit {
             Some(window) => {
                 let pool =
                     PoolShape::tiling(shape.batch, shape.out_channels, shape.output(), window);
-                let pool = Pool::new(pool, bn_noise::Layout::Hwnc)?;
+                let pool = Pool::new(pool, vmf_kernels::Layout::Hwnc)?;
                 let mut winners = vec![0; dy.len()];
                 pool.max_forward(&y, &mut vec![0.0; dy.len()], &mut winners)?;
                 let mut gradient = vec![0.0; u.len()];
@@ -180,11 +180,11 @@ impl CustomOp3 for FusedUnit {
             Mode::Evaluate(statistics) => {
                 unit.forward_eval(noise, statistics, x, w, &mut y).map_err(Error::from)?;
             }
-            Mode::Train(kept) => {
-                let mut fresh = Kept::default();
+            Mode::Train(saved) => {
+                let mut fresh = Saved::default();
                 unit.forward_train(noise, x, w, &mut y, &mut fresh).map_err(Error::from)?;
                 // A graph evaluates an op once; a second evaluation would find the same.
-                let _ = kept.set(fresh);
+                let _ = saved.set(fresh);
             }
         }
         let [height, width] = unit.output();
@@ -215,12 +215,12 @@ impl CustomOp3 for FusedUnit {
             Mode::Evaluate(statistics) => {
                 self.backward_eval(statistics, [xs, ws, sigmas, dys], gradients)
             }
-            Mode::Train(kept) => {
-                let Some(kept) = kept.get() else {
+            Mode::Train(saved) => {
+                let Some(saved) = saved.get() else {
                     candle_core::bail!("the unit's backward pass came before its forward pass")
                 };
-                let saved = Saved { x: xs, w: ws, y: ys, kept };
-                self.unit()?.backward(self.noise(sigmas), saved, dys, gradients)
+                let operands = Operands { x: xs, w: ws, y: ys };
+                self.unit()?.backward_train(self.noise(sigmas), operands, saved, dys, gradients)
             }
         };
         let mut dsigma = dsigma.map_err(Error::from)?;

@@ -30,16 +30,16 @@
 //! once in 10^8 draws.
 
 mod fill;
-mod normal;
 mod philox;
+mod planes;
 
 pub use fill::fill_normals;
-pub(crate) use fill::{Planes, fill_run};
-pub(crate) use normal::BoxMuller;
-pub use normal::normal;
+pub(crate) use fill::fill_run;
 pub use philox::philox4x32_10;
+pub(crate) use planes::Planes;
 
-use crate::Error;
+use crate::box_muller::box_muller_f64;
+use crate::error::Error;
 use philox::Blocks;
 
 /// Elements that one counter serves.
@@ -47,6 +47,20 @@ pub const ELEMENTS_PER_BLOCK: u64 = 4;
 
 /// The largest number of elements in one sample: the block index has 32 bits.
 pub const MAX_ELEMENTS: u64 = 1 << 34;
+
+/// The standard normal of one element, in double precision: the reference that every fast path is
+/// tested against.
+///
+/// `element` is the index within its sample; see [`Noise::locate`].
+pub fn normal(key: NoiseKey, element: u64) -> f64 {
+    let [r0, r1, r2, r3] = key.words((element / ELEMENTS_PER_BLOCK) as u32);
+    match element % ELEMENTS_PER_BLOCK {
+        0 => box_muller_f64(r0, r1).0,
+        1 => box_muller_f64(r0, r1).1,
+        2 => box_muller_f64(r2, r3).0,
+        _ => box_muller_f64(r2, r3).1,
+    }
+}
 
 /// Which noise: everything that Philox is told besides the element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

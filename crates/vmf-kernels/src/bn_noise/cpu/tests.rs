@@ -2,7 +2,7 @@
 //! time.
 
 use super::*;
-use crate::bn_noise::Layout::{Hwnc, Nchw};
+use crate::layout::Layout::{Hwnc, Nchw};
 use crate::noise::{Noise, NoiseKey, fill_normals, normal};
 use half::{bf16, f16};
 
@@ -25,7 +25,7 @@ struct Problem<'a> {
 
 impl Problem<'_> {
     fn channel(&self, i: usize) -> usize {
-        i / self.config.shape.spatial % self.config.shape.channels
+        i / self.config.shape.positions % self.config.shape.channels
     }
 
     fn batch_statistics(&self) -> Statistics {
@@ -113,7 +113,7 @@ fn load<E: Element>(shape: Shape, stored: &[E]) -> Vec<f64> {
 }
 
 fn offset(shape: Shape, logical: usize) -> usize {
-    let (row, s) = (logical / shape.spatial, logical % shape.spatial);
+    let (row, s) = (logical / shape.positions, logical % shape.positions);
     shape.offset(row / shape.channels, row % shape.channels, s)
 }
 
@@ -170,14 +170,17 @@ fn check_with<E: Element>(
     let mut du = vec![E::default(); count];
     for given in [None, Some(&statistics)] {
         let problem = Problem { given, ..problem };
-        forward(isa, &config, term, &statistics, &stored_u, &mut y);
+        let normalization = Normalization::new(isa, &config, term, &statistics);
+        normalization.forward(&stored_u, &mut y);
         let got_y = load(shape, &y);
         let expected = problem.solve(Some(&got_y));
         assert_close(&format!("y {what}"), &got_y, &expected.y, tolerance);
 
-        let saved = Saved { u: &stored_u[..], y: &y[..], statistics: &statistics };
-        let backward = if given.is_some() { backward_eval } else { backward };
-        let dsigma = backward(isa, &config, term, saved, &stored_dy, &mut du);
+        let inputs = Inputs { u: &stored_u[..], y: &y, dy: &stored_dy };
+        let dsigma = match given {
+            Some(_) => normalization.backward_eval(inputs, &mut du),
+            None => normalization.backward_train(inputs, &mut du),
+        };
         let du = load(shape, &du);
         assert_close(&format!("du {what}"), &du, &expected.du, tolerance);
         let dsigma: Vec<f64> = dsigma.iter().map(|d| d.to_f64()).collect();
@@ -224,7 +227,7 @@ fn check_all<E: Element>(most_elements: usize, tolerance: f64) {
         for config in configs(most_elements) {
             let whole = Noise::new(KEY);
             let shape = config.shape;
-            let folded = Noise::folded(KEY, (shape.channels * shape.spatial) as u64);
+            let folded = Noise::folded(KEY, (shape.channels * shape.positions) as u64);
             check::<E>(isa, config, None, tolerance);
             check::<E>(isa, config, Some((whole, 1)), tolerance);
             check::<E>(isa, config, Some((folded, shape.channels)), tolerance);
@@ -300,7 +303,7 @@ fn a_channel_far_from_zero_is_normalized_right() {
             let logical: Vec<f64> = values(4, shape.elements())
                 .iter()
                 .enumerate()
-                .map(|(i, value)| centers[i / shape.spatial % 3] + 1e-2 * value)
+                .map(|(i, value)| centers[i / shape.positions % 3] + 1e-2 * value)
                 .collect();
             let u: Vec<f32> = store(shape, &logical);
             let rounded = load(shape, &u);
@@ -315,7 +318,7 @@ fn a_channel_far_from_zero_is_normalized_right() {
                 assert!(var.abs() < 1e-5, "{shape:?} var of channel {c} is off by {var}");
             }
             let mut y = vec![0f32; u.len()];
-            forward(isa, &config, None, &statistics, &u, &mut y);
+            Normalization::new(isa, &config, None, &statistics).forward(&u, &mut y);
             assert_close("far", &load(shape, &y), &expected.y, 1e-5);
         }
     }

@@ -1,32 +1,21 @@
-//! From two random words to two standard normals: the transform of Box and Muller.
+//! Two random words to two standard normals: the transform of Box and Muller (1958).
 //!
-//! The polynomials of the single-precision path have the least maximum error;
-//! `tests/golden/polynomials.py` finds them.
+//! ```text
+//! u1 = ((first word >> 8) + 1) / 2^24 in (0, 1],      u2 = (second word >> 8) / 2^24 in [0, 1)
+//! radius = sqrt(-2 ln u1),    angle = 2 pi u2,        normals: radius cos(angle), radius sin(angle)
+//! ```
+//! The module depends on no other part of [`noise`](crate::noise), so that the number types of the
+//! kernels can promise the transform ([`Real`](crate::Real)).
 
-use super::{ELEMENTS_PER_BLOCK, NoiseKey};
 use crate::simd::Simd;
 
-/// Words keep their upper 24 bits: as many as an `f32` holds exactly.
+/// Bits of a word that are dropped: an `f32` holds the other 24 exactly.
 const UNUSED_BITS: u32 = 8;
-
-/// The standard normal of one element, in double precision: the reference that every fast path is
-/// tested against.
-///
-/// `element` is the index within its sample; see [`Noise::locate`](super::Noise::locate).
-pub fn normal(key: NoiseKey, element: u64) -> f64 {
-    let [r0, r1, r2, r3] = key.words((element / ELEMENTS_PER_BLOCK) as u32);
-    match element % ELEMENTS_PER_BLOCK {
-        0 => box_muller_f64(r0, r1).0,
-        1 => box_muller_f64(r0, r1).1,
-        2 => box_muller_f64(r2, r3).0,
-        _ => box_muller_f64(r2, r3).1,
-    }
-}
 
 /// A number type that normals can be computed in.
 ///
-/// In two halves for two loops. The square root takes long, and is in the half that has more to do
-/// meanwhile.
+/// The transform is in two halves, for two loops: in a short loop the processor overlaps more
+/// elements. The square root takes long, and is in the half that has more to do meanwhile.
 pub trait BoxMuller: Sized {
     /// The square of the radius, `-2 ln u1`.
     fn squared_radius<S: Simd>(word: u32) -> Self;
@@ -61,7 +50,8 @@ impl BoxMuller for f32 {
     }
 }
 
-fn box_muller_f64(radius_word: u32, angle_word: u32) -> (f64, f64) {
+/// Both normals in double precision: the reference that the fast path is tested against.
+pub(crate) fn box_muller_f64(radius_word: u32, angle_word: u32) -> (f64, f64) {
     turn_f64(squared_radius_f64(radius_word), angle_word)
 }
 
@@ -78,6 +68,9 @@ fn turn_f64(squared_radius: f64, word: u32) -> (f64, f64) {
 }
 
 /// `-2 ln u1`, in straight-line code that vectorizes: no branch, no call.
+///
+/// The polynomials here and below have the least maximum error; `tests/golden/polynomials.py` finds
+/// them.
 ///
 /// `u1 = 2^e m` with m in [sqrt(1/2), sqrt(2)), and `ln u1 = e ln 2 + ln(1 + f)` with f = m - 1,
 /// exact. Where u1 is close to 1, e = 0 and the result is accurate relative to its own size, which
