@@ -51,12 +51,7 @@ impl Kernel for PackPanel<'_> {
     fn run<S: Simd>(self) {
         let PackPanel { m, width, to } = self;
         if m.taps == 1 && m.row_stride == 1 {
-            for (col, to) in to.chunks_exact_mut(width).enumerate() {
-                let (rows, padding) = to.split_at_mut(m.rows);
-                rows.copy_from_slice(&m.data[col * m.col_stride..][..m.rows]);
-                padding.fill(0.0);
-            }
-            return;
+            return copy_columns::<S>(m, width, to);
         }
         if m.rows < width {
             to.fill(0.0);
@@ -78,6 +73,24 @@ impl Kernel for PackPanel<'_> {
     }
 }
 
+/// Packs a matrix whose columns are contiguous.
+#[inline(always)]
+fn copy_columns<S: Simd>(m: Matrix, width: usize, to: &mut [f32]) {
+    // The padding is written register by register along with the copy: to clear the panel first
+    // would cost as much as the copy.
+    let padded = m.rows - m.rows % S::LANES;
+    for (col, to) in to.chunks_exact_mut(width).enumerate() {
+        if m.rows < width {
+            let mut registers = to[padded..].chunks_exact_mut(S::LANES);
+            registers.by_ref().for_each(|register| register.fill(0.0));
+            if !width.is_multiple_of(S::LANES) {
+                registers.into_remainder().fill(0.0);
+            }
+        }
+        to[..m.rows].copy_from_slice(&m.data[col * m.col_stride..][..m.rows]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,10 +102,10 @@ mod tests {
         let mut rng = Rng::new(9);
         for isa in Isa::available() {
             for (rows, cols, taps, width) in
-                [(1, 1, 1, 4), (21, 50, 1, 8), (13, 70, 9, 6), (40, 3, 5, 16), (6, 1, 9, 6)]
+                [(1, 1, 1, 4), (21, 50, 1, 48), (13, 70, 9, 6), (40, 3, 5, 16), (6, 1, 9, 6)]
             {
                 let data = rng.normals(rows * cols * taps);
-                let m = Matrix::with_taps(&data, rows, cols, taps).unwrap();
+                let m = Matrix::with_taps(&data, rows, cols, taps);
                 for m in [m, m.transposed()] {
                     let packed = pack(isa, &[m, m], width);
                     let (panels, len) = (m.rows.div_ceil(width), panel_len(&m, width));
