@@ -66,7 +66,7 @@ impl Trained {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, config.settings.seed, DType::F32, device);
         let model = Vgg::new(&config.network(), &posterior, vb)?;
-        checkpoint.restore(&vars, None).with_context(|| {
+        checkpoint.restore(&vars, &posterior, None).with_context(|| {
             format!("{} is not the network that {} describes", weights.display(), run::CONFIG)
         })?;
         Ok(Self {

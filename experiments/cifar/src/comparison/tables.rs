@@ -9,7 +9,7 @@ use crate::evaluation::results::{Measured, Way};
 use crate::evaluation::tables as evaluated;
 
 /// The ways to predict that are compared: the best one without noise, and the one with noise.
-pub(super) const WAYS: [Way; 2] = [Way::Mean, Way::MonteCarlo];
+pub(super) const WAYS: [Way; 3] = [Way::Mean, Way::Expected, Way::MonteCarlo];
 
 /// A score with its name in files.
 pub(super) type Score = (&'static str, fn(&Measured) -> f64);

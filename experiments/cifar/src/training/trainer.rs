@@ -210,7 +210,7 @@ impl Trainer {
         let (beta, lr) = (self.settings.beta_at(self.time()), self.settings.lr_at(self.time()));
         let (model, set, device) = (&self.model, &self.set, &self.device);
         let images = self.settings.statistics_images;
-        outputs::measure_statistics(model, set, images, device)?;
+        outputs::measure_statistics(model, &self.posterior, set, images, device)?;
         let train = outputs::on_training(model, set, images, device)?;
         let test = outputs::on_test(model, set, device)?;
         let is_noisy = self.settings.method.is_noisy();
@@ -278,7 +278,7 @@ impl Trainer {
         ensure!(fits, "{damaged}: its counters contradict each other");
         let epoch = u32::try_from(progress.epoch).context(damaged)?;
         let step = u32::try_from(progress.step).context(damaged)?;
-        checkpoint.restore(&self.vars, Some(&mut self.adam))?;
+        checkpoint.restore(&self.vars, &self.posterior, Some(&mut self.adam))?;
         (self.epoch, self.step, self.state) = (epoch, step, state);
         Ok(())
     }
