@@ -87,18 +87,10 @@ fn main() -> ExitCode {
         Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt::EXIT_CODE),
         Err(error) if error.is::<AlreadyReported>() => ExitCode::FAILURE,
         Err(error) => {
-            terminal::note(format!("error: {}", with_causes(&error)));
+            terminal::note(format!("error: {}", terminal::with_causes(&error)));
             ExitCode::FAILURE
         }
     }
-}
-
-/// An error with its causes. A cause is left out if the text before it already contains it.
-fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().skip(1).fold(error.to_string(), |text, cause| {
-        let cause = cause.to_string();
-        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
-    })
 }
 
 fn run(command: Option<Command>) -> Result<()> {

@@ -6,7 +6,7 @@
 //! normalization at `features.1`, and so on.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use candle_nn::{Linear, Module, VarBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -199,6 +199,26 @@ impl VggConfig {
     }
 }
 
+/// A key that sorts the names of variables by their layers, from first to last.
+pub fn layer_order(name: &str) -> (usize, String) {
+    let index = name.strip_prefix("features.").and_then(|rest| rest.split('.').next());
+    let index = index.and_then(|index| index.parse().ok());
+    (index.unwrap_or(usize::MAX), name.into())
+}
+
+/// The names of variables by their layers, from first to last.
+pub fn in_layer_order<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut names: Vec<&String> = names.collect();
+    names.sort_by_key(|name| layer_order(name));
+    names
+}
+
+/// Whether all values of a tensor are finite.
+pub fn is_finite(tensor: &Tensor) -> candle_core::Result<bool> {
+    let values = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+    Ok(values.iter().all(|value| value.is_finite()))
+}
+
 /// The network.
 #[derive(Clone, Debug)]
 pub struct Vgg {
@@ -241,5 +261,14 @@ mod tests {
         assert_eq!(VggConfig { width: 0.25, ..Default::default() }.stages()?[12].outputs, 128);
         assert!(VggConfig { width: 0.0, ..Default::default() }.stages().is_err());
         Ok(())
+    }
+
+    #[test]
+    fn variables_are_sorted_by_layer_and_not_by_letter() {
+        let names =
+            ["classifier.bias", "features.14.rho", "features.4.weight", "features.0.weight"]
+                .map(String::from);
+        let sorted = in_layer_order(names.iter());
+        assert_eq!(sorted, [&names[3], &names[2], &names[1], &names[0]]);
     }
 }

@@ -129,7 +129,6 @@ impl Run {
             bail!("{} holds no run: it has no {CONFIG}", folder.display());
         }
         let run = Self::lock(folder)?;
-        run.remove_leftovers();
         let config = read_config(&run.file(CONFIG))?;
         Ok((run, config))
     }
@@ -140,7 +139,9 @@ impl Run {
     }
 
     fn new(folder: &Path, lock: Lock) -> Self {
-        Self { folder: folder.into(), lock: RefCell::new(lock) }
+        let run = Self { folder: folder.into(), lock: RefCell::new(lock) };
+        run.remove_leftovers();
+        run
     }
 
     /// Makes sure that this process still holds the lock, before each write. If the file of the lock
@@ -161,13 +162,12 @@ impl Run {
         Ok(())
     }
 
-    /// Removes the temporary files of a process that was killed.
+    /// Removes the temporary files of a process that was killed, and no others: the folder may be
+    /// one that a person keeps other files in.
     fn remove_leftovers(&self) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for entry in entries {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with('.') && name.ends_with(".tmp") {
+            if entry.file_name().to_str().is_some_and(is_leftover) {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -288,6 +288,17 @@ impl Run {
         let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
         Ok(lab::write_atomic(self.file(METRICS), text)?)
     }
+}
+
+/// Whether a file is named like a temporary file of a run: `.last.safetensors.1234-0.tmp`.
+fn is_leftover(name: &str) -> bool {
+    let inner = name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp"));
+    let Some((file, suffix)) = inner.and_then(|inner| inner.rsplit_once('.')) else {
+        return false;
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_ours = suffix.split_once('-').is_some_and(|(a, b)| is_number(a) && is_number(b));
+    is_ours && [CONFIG, METRICS, LAST, PREVIOUS, BEST].contains(&file)
 }
 
 /// Locks a folder, which is created if it does not exist. If another process holds the lock, the
@@ -519,9 +530,19 @@ mod tests {
     fn what_a_killed_process_left_is_removed() {
         let temp = tempfile::tempdir().unwrap();
         drop(begin(temp.path()).unwrap());
-        let leftover = temp.path().join(".last.safetensors.77-0.tmp");
-        fs::write(&leftover, "half").unwrap();
+        let [leftover, other] =
+            [".last.safetensors.77-0.tmp", ".notes.tmp"].map(|name| temp.path().join(name));
+        for file in [&leftover, &other] {
+            fs::write(file, "half").unwrap();
+        }
         Run::open(temp.path()).unwrap();
+        assert!(!leftover.exists() && other.exists());
+        // Killed before it had a configuration.
+        let young = temp.path().join("young");
+        fs::create_dir(&young).unwrap();
+        let leftover = young.join(".config.json.77-1.tmp");
+        fs::write(&leftover, "half").unwrap();
+        Run::reserve(&young).unwrap();
         assert!(!leftover.exists());
     }
 }

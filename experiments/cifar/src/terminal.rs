@@ -6,11 +6,14 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 
 /// Prints a line of a result to standard output. A command that cannot print its result fails.
+///
+/// The text may hold colours, so names of files in it must be [`printable`] already.
 pub fn print(line: impl Display) -> Result<()> {
     write_line(&line).context("cannot write to standard output")
 }
@@ -19,7 +22,7 @@ pub fn print(line: impl Display) -> Result<()> {
 /// once, and training continues: the run's folder holds the same numbers.
 pub fn say(line: impl Display) {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if let Err(error) = write_line(&line)
+    if let Err(error) = write_line(&without_controls(&line.to_string(), "\n"))
         && !WARNED.swap(true, Ordering::Relaxed)
     {
         note(format!("cannot write to standard output: {error}; continuing without it"));
@@ -28,11 +31,71 @@ pub fn say(line: impl Display) {
 
 /// Prints a line to standard error. If that fails, there is no place left to report it.
 pub fn note(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", without_controls(&line.to_string(), "\n"));
+}
+
+/// A path for people. Characters that a terminal would obey are escaped, because the name of a file
+/// may come from anywhere.
+pub fn printable(path: &Path) -> String {
+    without_controls(&path.display().to_string(), "")
+}
+
+/// Escapes control characters, and characters that reverse the direction of text.
+fn without_controls(text: &str, allowed: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        let is_direction = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if (character.is_control() || is_direction) && !allowed.contains(character) {
+            printable.extend(character.escape_default());
+        } else {
+            printable.push(character);
+        }
+    }
+    printable
+}
+
+/// An error with its causes, on one line. A cause is left out if the text before it contains it.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let texts = error.chain().map(|cause| without_backtrace(&cause.to_string()));
+    texts
+        .reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
+        .unwrap_or_default()
+}
+
+/// The text of an error without the backtrace that Candle appends to it if `RUST_BACKTRACE` is set.
+fn without_backtrace(text: &str) -> String {
+    let is_frame = |line: &&str| line.trim_start().starts_with("0: ");
+    let lines: Vec<&str> = text.lines().take_while(|line| !is_frame(line)).collect();
+    lines.join("\n")
 }
 
 fn write_line(line: &impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context, anyhow};
+
+    #[test]
+    fn a_terminal_obeys_no_name_of_a_file() {
+        let name = Path::new("a\u{1b}[2J\r\nb\u{7}\u{202e}gnp.x");
+        assert_eq!(printable(name), "a\\u{1b}[2J\\r\\nb\\u{7}\\u{202e}gnp.x");
+        assert_eq!(printable(Path::new("Ärger 1.png")), "Ärger 1.png");
+    }
+
+    #[test]
+    fn an_error_has_its_causes_once_and_no_backtrace() {
+        let backtrace = "the tensor is missing\n   0: candle_core::error::Error::bt\n             at src/error.rs:1";
+        let error = anyhow!(backtrace).context("the network cannot be read");
+        assert_eq!(with_causes(&error), "the network cannot be read: the tensor is missing");
+        let named: anyhow::Result<()> = Err(anyhow!("no space")).context("cannot write: no space");
+        assert_eq!(with_causes(&named.unwrap_err()), "cannot write: no space");
+        // Several lines that belong to the text stay.
+        let list = anyhow!("nothing worked:\n  - one\n  - two");
+        assert_eq!(with_causes(&list), "nothing worked:\n  - one\n  - two");
+    }
 }

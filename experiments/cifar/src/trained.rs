@@ -6,14 +6,14 @@ use std::sync::PoisonError;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
-use candle_nn::VarMap;
+use candle_nn::{Module, VarBuilder, VarMap};
 use sha2::{Digest, Sha256};
 use vmf_candle::posterior::Summary;
-use vmf_candle::{Posterior, Progress, seeded};
+use vmf_candle::{Forward, Pass, Posterior, Progress, seeded};
 
 use crate::checkpoint;
 use crate::data::{self, Dataset};
-use crate::model::Vgg;
+use crate::model::{Vgg, in_layer_order, is_finite};
 use crate::run::{self, Record};
 use crate::settings::Config;
 
@@ -69,7 +69,7 @@ impl Trained {
         checkpoint.restore(&vars, &posterior, None).with_context(|| {
             format!("{} is not the network that {} describes", weights.display(), run::CONFIG)
         })?;
-        Ok(Self {
+        let trained = Self {
             folder: folder.into(),
             records: run::read_records(folder)?,
             epoch: checkpoint.progress().epoch,
@@ -79,7 +79,44 @@ impl Trained {
             posterior,
             model,
             device: device.clone(),
-        })
+        };
+        trained.ensure_finite().with_context(|| format!("{} cannot be used", weights.display()))?;
+        Ok(trained)
+    }
+
+    /// Refuses a network that cannot predict, and names the first layer concerned. A value that is
+    /// not finite need not show in the predictions: ReLU turns NaN into 0.
+    fn ensure_finite(&self) -> Result<()> {
+        let tensors = self.tensors();
+        for name in in_layer_order(tensors.keys()) {
+            let tensor = &tensors[name];
+            ensure!(is_finite(tensor)?, "{name} holds values that are not finite");
+            if name.ends_with("_var") {
+                let variances = tensor.to_vec1::<f32>()?;
+                ensure!(
+                    variances.iter().all(|variance| *variance >= 0.0),
+                    "{name} holds a negative variance"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The first layer whose output for these images is not finite, if there is one.
+    pub fn first_overflow(&self, images: &Tensor, pass: &Pass) -> Result<Option<String>> {
+        let network = self.config.network();
+        let tensors = self.tensors().into_iter().collect();
+        let vb = VarBuilder::from_tensors(tensors, DType::F32, &self.device);
+        let mut outputs = images.clone();
+        for stage in network.stages()? {
+            let layer = network.chain(&[stage], &Posterior::new(), &vb)?;
+            outputs = layer.forward(&outputs, pass)?;
+            if !is_finite(&outputs)? {
+                return Ok(Some(stage.name()));
+            }
+        }
+        let logits = network.classifier(&vb)?.forward(&outputs.flatten_from(1)?)?;
+        Ok((!is_finite(&logits)?).then(|| "classifier".into()))
     }
 
     /// The name of the folder, which is also the name of the network.

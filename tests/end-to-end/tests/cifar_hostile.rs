@@ -128,6 +128,73 @@ fn a_checkpoint_is_compared_with_its_configuration_before_a_network_is_built() {
     failed(&limited(folder, &["eval", "run"]), &["last.safetensors", "its header has"]);
 }
 
+/// Overwrites the values of a tensor in a safetensors file, or the first of them.
+fn poke(file: &Path, tensor: &str, value: f32, all: bool) {
+    let mut bytes = fs::read(file).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let offsets = &header[tensor]["data_offsets"];
+    let [start, end] = [0, 1].map(|i| 8 + length + offsets[i].as_u64().unwrap() as usize);
+    let end = if all { end } else { start + 4 };
+    for chunk in bytes[start..end].chunks_exact_mut(4) {
+        chunk.copy_from_slice(&value.to_le_bytes());
+    }
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn a_network_that_is_not_finite_is_refused_by_the_name_of_its_first_such_layer() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    tiny(folder, "run", &["--epochs", "1"]);
+    image::RgbImage::new(32, 32).save(folder.join("a.png")).unwrap();
+    let hostile = folder.join("hostile");
+    let last = hostile.join("last.safetensors");
+    let reset = || {
+        fs::remove_dir_all(&hostile).ok();
+        copy(&folder.join("run"), &hostile);
+    };
+    for (tensor, value) in [
+        ("features.8.weight", f32::NAN),
+        ("features.8.weight", f32::INFINITY),
+        ("features.9.running_var", f32::INFINITY),
+        ("features.9.running_var", -1.0),
+        ("features.9.noise_free_var", f32::NAN),
+        ("features.9.noise_free_mean", f32::NEG_INFINITY),
+        ("features.0.rho", f32::NAN),
+        ("classifier.bias", f32::NAN),
+    ] {
+        reset();
+        poke(&last, tensor, value, false);
+        for arguments in [
+            &["predict", "hostile", "a.png"][..],
+            &["predict", "hostile", "a.png", "--samples=0", "--json"],
+            &["export", "hostile", "out"],
+            &["eval", "hostile"],
+        ] {
+            eprintln!("{tensor} {value}: {arguments:?}");
+            let output = cifar(folder, arguments).output().unwrap();
+            failed(&output, &[tensor]);
+            assert!(output.stdout.is_empty(), "{}", both(&output));
+        }
+        assert!(!folder.join("out").exists());
+    }
+    // Of several, the first: in the order of the network, not of the alphabet.
+    reset();
+    for tensor in ["features.18.weight", "features.8.weight", "classifier.weight"] {
+        poke(&last, tensor, f32::NAN, false);
+    }
+    fails(folder, &["predict", "hostile", "a.png"], &["features.8.weight"]);
+
+    // Finite weights whose sums are not.
+    reset();
+    poke(&last, "features.11.weight", 3e38, true);
+    for samples in ["--samples=0", "--samples=4"] {
+        let words = ["not finite", "features.11"];
+        fails(folder, &["predict", "hostile", "a.png", samples], &words);
+    }
+}
+
 #[test]
 fn a_stored_evaluation_that_names_images_that_do_not_exist_is_made_again() {
     let temp = tempfile::tempdir().unwrap();
@@ -234,4 +301,63 @@ fn a_fifo_in_place_of_a_file_is_refused_instead_of_waited_for() {
         fifo(&hostile.join(file));
         fails(folder, &["train", "--resume", "hostile"], words);
     }
+}
+
+#[test]
+fn names_and_classes_are_shown_and_not_obeyed() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    tiny(folder, "run", &["--epochs", "1"]);
+    // A name that clears the screen, in every place where names are printed.
+    let name = "a\u{1b}[2J\nb";
+    image::RgbImage::new(32, 32).save(folder.join(format!("{name}.png"))).unwrap();
+    fs::rename(folder.join("run"), folder.join(name)).unwrap();
+    fs::write(folder.join(format!("{name}.txt")), "not a picture").unwrap();
+    let (picture, text) = (format!("{name}.png"), format!("{name}.txt"));
+    let missing = format!("{name}/missing");
+    for arguments in [
+        &["predict", name, &picture, &text][..],
+        &["predict", name, &picture, &text, "--json"],
+        &["predict", &missing, &picture],
+        &["eval", name],
+        &["report", name],
+        &["compare", name],
+        &["export", name, "a\u{1b}[2Jout"],
+        &["landscape", name, "--points=5", "--images=32"],
+        &["train", "--resume", name],
+        &["train", "--resume", &missing],
+    ] {
+        let output = cifar(folder, arguments).output().unwrap();
+        assert!(!both(&output).contains('\u{1b}'), "{arguments:?}: {}", both(&output));
+        assert!(!both(&output).trim().is_empty(), "{arguments:?}");
+    }
+
+    // Class names of a foreign configuration are names in the model card, and nothing else.
+    let config = folder.join(name).join("config.json");
+    change(&config, "/interface/classes/0", json!("<script>alert(1)</script>"));
+    change(&config, "/interface/classes/1", json!("![x](http://example.com/x.png)"));
+    succeeds(folder, &["export", name, "out"]);
+    let card = fs::read_to_string(folder.join("out/README.md")).unwrap();
+    assert!(card.contains("\\<script\\>") && !card.contains("<script>"), "{card}");
+    assert!(!card.contains("![x](http:"), "{card}");
+}
+
+#[test]
+fn a_picture_that_is_cut_off_is_answered_with_a_warning() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    tiny(folder, "run", &["--epochs", "1"]);
+    image::RgbImage::from_fn(64, 64, |x, y| image::Rgb([(4 * x) as u8, (4 * y) as u8, 9]))
+        .save(folder.join("whole.jpg"))
+        .unwrap();
+    let bytes = fs::read(folder.join("whole.jpg")).unwrap();
+    fs::write(folder.join("cut.jpg"), &bytes[..bytes.len() - 40]).unwrap();
+    let words = succeeds(folder, &["predict", "run", "whole.jpg", "cut.jpg"]);
+    assert!(words.contains("cut.jpg\n  warning: the file is cut off"), "{words}");
+    assert_eq!(words.matches("warning").count(), 1, "{words}");
+    let lines = succeeds(folder, &["predict", "run", "whole.jpg", "cut.jpg", "--json"]);
+    let answers: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(answers[0].get("warning").is_none(), "{lines}");
+    assert!(answers[1]["warning"].as_str().unwrap().contains("cut off"), "{lines}");
 }

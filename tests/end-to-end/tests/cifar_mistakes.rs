@@ -83,6 +83,23 @@ fn a_loss_that_is_not_finite_stops_training_and_spares_the_checkpoint() {
 }
 
 #[test]
+fn a_training_that_diverges_says_so_and_ends_when_it_cannot_recover() {
+    let temp = tempfile::tempdir().unwrap();
+    let healthy = tiny(temp.path(), "healthy", &[]);
+    assert!(!both(&healthy).contains("diverges"), "{}", both(&healthy));
+    let output = tiny(temp.path(), "diverging", &["--lr", "1e10"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Once per epoch.
+    assert_eq!(said.matches("training diverges. Try a lower --lr").count(), 3, "{said}");
+
+    // An infinite second moment makes all later steps zero.
+    let arguments = [&TINY[..], &["--out", "lost", "--lr", "1e20"]].concat();
+    let words = ["moment of", "not finite", "cannot recover", "--lr"];
+    fails(temp.path(), &arguments, &words);
+    fails(temp.path(), &["--resume", "lost"], &words);
+}
+
+#[test]
 fn a_run_is_not_overwritten_nor_trained_twice_at_once() {
     let temp = tempfile::tempdir().unwrap();
     tiny(temp.path(), "run", &["--epochs", "1"]);

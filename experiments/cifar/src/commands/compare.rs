@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::comparison::{Comparison, tables};
 use crate::evaluation::Options;
-use crate::terminal;
+use crate::terminal::{self, printable};
 
 /// The folder that a comparison is written to by default.
 const OUT: &str = "runs/compare";
@@ -33,5 +33,5 @@ pub fn run(args: &Args) -> Result<()> {
     let comparison = Comparison::new(&args.runs, args.baseline.as_deref(), &args.options)?;
     let report = comparison.write(&args.out)?;
     let table = tables::scores(&comparison)?.terminal();
-    terminal::print(format!("\n{table}\nthe report is {}", report.display()))
+    terminal::print(format!("\n{table}\nthe report is {}", printable(&report)))
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::data::Dataset;
 use crate::evaluation::results::{EVALUATION, Evaluation};
 use crate::evaluation::{Options, evaluate, tables};
-use crate::terminal;
+use crate::terminal::{self, printable};
 use crate::trained::Trained;
 
 /// Arguments of `cifar eval`.
@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     terminal::print(headline(&trained, &set))?;
     print_tables(&evaluation)?;
-    terminal::print(format!("kept in {}", args.run.join(EVALUATION).display()))
+    terminal::print(format!("kept in {}", printable(&args.run.join(EVALUATION))))
 }
 
 /// One line about the network: its size, its training, and how far that has come.
@@ -42,7 +42,7 @@ fn headline(trained: &Trained, set: &Dataset) -> String {
     let settings = &trained.config.settings;
     format!(
         "{}: {} of width {} on {}, --method {}, seed {}, after {} of {} epochs",
-        trained.folder.display(),
+        printable(&trained.folder),
         settings.depth,
         settings.width,
         set.name,

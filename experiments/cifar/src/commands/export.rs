@@ -6,7 +6,7 @@ use anyhow::Result;
 use candle_core::Device;
 
 use crate::export;
-use crate::terminal;
+use crate::terminal::{self, printable};
 use crate::trained::Trained;
 
 /// Arguments of `cifar export`.
@@ -24,7 +24,7 @@ pub fn run(args: &Args) -> Result<()> {
     export::export(&trained, &args.dir)?;
     terminal::print(format!(
         "{} holds the network after {} epochs; try `cifar predict {0} IMAGE`",
-        args.dir.display(),
+        printable(&args.dir),
         trained.epoch
     ))
 }

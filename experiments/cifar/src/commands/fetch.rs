@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::data;
-use crate::terminal;
+use crate::terminal::{self, printable};
 
 /// Arguments of `cifar fetch`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -19,5 +19,5 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let folder = args.data_dir.as_deref();
     let folder = data::fetch::cifar10(folder.unwrap_or(Path::new(data::DEFAULT_FOLDER)))?;
-    terminal::print(format!("CIFAR-10 is in {}, verified by SHA-256", folder.display()))
+    terminal::print(format!("CIFAR-10 is in {}, verified by SHA-256", printable(&folder)))
 }

@@ -15,7 +15,7 @@ use crate::interrupt::{self, Interrupted};
 use crate::report;
 use crate::run::{self, CONFIG, LAST};
 use crate::settings::{Flags, Machine, Method, Preset, Settings};
-use crate::terminal;
+use crate::terminal::{self, printable};
 use crate::training::estimated_seconds;
 
 /// The folder of the runs by default.
@@ -195,6 +195,6 @@ fn finish(trainings: &[Training], out: &Path, args: &Args) -> Result<()> {
         out: out.into(),
         options,
     })?;
-    let reports: Vec<String> = reports.iter().map(|path| path.display().to_string()).collect();
+    let reports: Vec<String> = reports.iter().map(|path| printable(path)).collect();
     terminal::print(format!("each network has a report of its own: {}", reports.join(" and ")))
 }

@@ -17,7 +17,7 @@ use crate::landscape::probe::Probe;
 use crate::landscape::{Claimed, Findings, draw};
 use crate::limits;
 use crate::run;
-use crate::terminal;
+use crate::terminal::{self, printable};
 use crate::trained::Trained;
 
 /// Arguments of `cifar landscape`.
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let figure = draw::write(&findings, &surfaces, &trained.name(), &out)?;
     print_findings(&findings)?;
-    terminal::print(format!("the figure is {}", figure.display()))
+    terminal::print(format!("the figure is {}", printable(&figure)))
 }
 
 /// The number of images per batch and in all batches. Only whole batches are used, because the

@@ -1,6 +1,6 @@
 //! `cifar predict`: what is in pictures, and how certain the network is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::AlreadyReported;
 use crate::device;
 use crate::prediction::{Answer, Classifier};
-use crate::terminal;
+use crate::terminal::{self, printable};
 use crate::trained::Trained;
 
 /// Arguments of `cifar predict`.
@@ -49,26 +49,27 @@ pub fn run(args: &Args) -> Result<()> {
     let classifier = Classifier::new(&trained, args.samples, args.seed)?;
     let mut all_read = true;
     for path in &args.images {
-        let name = path.display().to_string();
-        let pixels = match classifier.frame.read(path) {
-            Ok(pixels) => pixels,
+        let picture = match classifier.frame.read(path) {
+            Ok(picture) => picture,
             Err(error) => {
                 all_read = false;
                 let reason = format!("{error:#}");
-                terminal::note(format!("{name}: {reason}"));
+                terminal::note(format!("{}: {reason}", printable(path)));
                 if args.json {
+                    let name = path.display().to_string();
                     terminal::print(serde_json::json!({ "image": name, "error": reason }))?;
                 }
                 continue;
             }
         };
-        let mut answer = classifier.answer(&pixels)?;
+        let mut answer = classifier.answer(&picture.pixels)?;
         answer.classes.truncate(args.top);
         terminal::print(if args.json {
-            let line = Named { image: &name, answer: &answer };
+            let image = path.display().to_string();
+            let line = Line { image, warning: picture.warning, answer: &answer };
             serde_json::to_string(&line)?
         } else {
-            in_words(&name, &answer)
+            in_words(path, picture.warning, &answer)
         })?;
     }
     if !all_read {
@@ -77,17 +78,21 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// A line of JSON.
 #[derive(Serialize)]
-struct Named<'a> {
-    image: &'a str,
+struct Line<'a> {
+    image: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'static str>,
     #[serde(flatten)]
     answer: &'a Answer,
 }
 
-fn in_words(name: &str, answer: &Answer) -> String {
+fn in_words(path: &Path, warning: Option<&str>, answer: &Answer) -> String {
     let widest = answer.classes.iter().map(|class| class.class.chars().count());
     let widest = widest.max().unwrap_or(0);
-    let mut lines = vec![name.to_owned()];
+    let mut lines = vec![printable(path)];
+    lines.extend(warning.map(|warning| format!("  warning: {warning}")));
     for class in &answer.classes {
         let mut line = format!("  {:widest$}  {:.3}", class.class, class.probability);
         if answer.has_spread() {

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::evaluation::Options;
 use crate::report;
-use crate::terminal;
+use crate::terminal::{self, printable};
 
 /// Arguments of `cifar report`.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,5 +25,5 @@ pub struct Args {
 /// Writes the report of a run and prints its path.
 pub fn run(args: &Args) -> Result<()> {
     let path = report::write(&args.run, args.out.as_deref(), &args.options)?;
-    terminal::print(format!("the report is {}", path.display()))
+    terminal::print(format!("the report is {}", printable(&path)))
 }

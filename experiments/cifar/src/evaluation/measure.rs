@@ -12,6 +12,7 @@ use super::results::{
 use crate::data::Dataset;
 use crate::data::batches::Batches;
 use crate::interrupt;
+use crate::terminal::printable;
 use crate::trained::Trained;
 
 /// Length of each list of examples.
@@ -29,7 +30,8 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let is_noisy = settings.method.is_noisy();
     let batches = set.test.len().div_ceil(BATCH) as u64;
     let passes = 2 + if is_noisy { 1 + u64::from(protocol.samples) } else { 0 };
-    let bar = lab::ProgressBar::new(format!("evaluating {}", trained.name()), batches * passes);
+    let task = format!("evaluating {}", printable(&trained.folder));
+    let bar = lab::ProgressBar::new(task, batches * passes);
 
     bar.message("statistics");
     outputs::measure_statistics(model, &trained.posterior, set, settings.statistics_images, device)?;

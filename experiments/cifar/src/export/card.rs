@@ -28,6 +28,20 @@ fn dataset(source: Source) -> (&'static str, Option<&'static str>) {
     }
 }
 
+/// Text as Markdown that shows it and means nothing else. The names come from config.json and from
+/// the file system, and could otherwise hold links, images or HTML.
+fn escaped(text: &str) -> String {
+    const SPECIAL: &str = "\\`*_[]<>&#|~!$:@";
+    let mut markdown = String::new();
+    for character in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+        if SPECIAL.contains(character) {
+            markdown.push('\\');
+        }
+        markdown.push(character);
+    }
+    markdown
+}
+
 fn front_matter(trained: &Trained) -> String {
     let mut lines = vec![
         "---".to_owned(),
@@ -82,13 +96,20 @@ fn introduction(trained: &Trained) -> String {
     };
     format!(
         "# {}\n\n{} of width {} for images of 32 x 32 pixels, trained on {data} for {} of {} epochs.\n{method}\n\nIt distinguishes {} classes: {}.\n",
-        trained.name(),
+        escaped(&trained.name()),
         settings.depth.to_string().to_uppercase(),
         settings.width,
         trained.epoch,
         settings.epochs,
         trained.config.interface.classes.len(),
-        trained.config.interface.classes.join(", ")
+        trained
+            .config
+            .interface
+            .classes
+            .iter()
+            .map(|class| escaped(class))
+            .collect::<Vec<_>>()
+            .join(", ")
     )
 }
 
@@ -166,4 +187,18 @@ Images have the shape (N, {channels}, {size}, {size}). Pixels from 0 to 1 are no
         mean = interface.normalization.mean,
         deviation = interface.normalization.deviation,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_in_the_card_is_nothing_but_a_name() {
+        assert_eq!(escaped("ankle boot"), "ankle boot");
+        assert_eq!(
+            escaped("<img src=x> [a](http://b)\n# c"),
+            r"\<img src=x\> \[a\](http\://b) \# c"
+        );
+    }
 }

@@ -2,12 +2,13 @@
 
 pub mod picture;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_core::{Device, Tensor};
 use serde::Serialize;
 use vmf_candle::predict::Prediction;
-use vmf_candle::{Samples, predict};
+use vmf_candle::{Pass, Samples, predict};
 
+use crate::model::is_finite;
 use crate::trained::Trained;
 use picture::Frame;
 
@@ -91,6 +92,17 @@ impl<'a> Classifier<'a> {
             Some(count) => ("Monte Carlo", Samples::monte_carlo(count, self.seed)),
         };
         let prediction = predict(&self.trained.model, &image, samples)?;
+        if !is_finite(&prediction.probs)? {
+            let pass = match self.samples {
+                0 => Pass::mean(),
+                _ => Pass::sample(self.seed, 0),
+            };
+            let layer = self.trained.first_overflow(&image, &pass)?;
+            bail!(
+                "the prediction is not finite, because the output of {} is not",
+                layer.as_deref().unwrap_or("the network")
+            );
+        }
         let Prediction { probs, deviation, entropy, mutual_information, .. } = &prediction;
         let names = self.trained.config.interface.classes.iter();
         let mut classes: Vec<Class> = names

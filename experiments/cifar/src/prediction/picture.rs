@@ -10,7 +10,7 @@
 //! 5. For Fashion-MNIST it is resized to 28 x 28 pixels and padded with black to 32 x 32, as the
 //!    training images are.
 
-use std::io::{BufRead, BufReader, Seek};
+use std::io::{BufRead, Cursor, Seek};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -20,6 +20,18 @@ use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 
 use crate::data::{Interface, Normalization, Shape, Source};
 use crate::limits;
+
+/// The warning about a JPEG file that ends too early.
+const TRUNCATED: &str = "the file is cut off, and the decoder has made up the missing part";
+
+/// A picture that fits a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// The pixels channel by channel, row by row.
+    pub pixels: Vec<u8>,
+    /// What is wrong with the file, if it could be decoded all the same.
+    pub warning: Option<&'static str>,
+}
 
 /// The input format of a network: the shape of its images and how pixels are normalized.
 #[derive(Clone, Debug)]
@@ -56,17 +68,12 @@ impl Frame {
         Ok(Self { shape, normalization, margin })
     }
 
-    /// Reads a PNG or JPEG file: pixels channel by channel, row by row.
-    pub fn read(&self, path: &Path) -> Result<Vec<u8>> {
-        let file = limits::open(path).context("it cannot be read")?;
-        let size = file.metadata().context("it cannot be read")?.len();
-        ensure!(
-            size <= limits::PICTURE,
-            "its {} megabytes are more than the {} that a picture may have",
-            size >> 20,
-            limits::PICTURE >> 20
-        );
-        Ok(self.fit(decode(ImageReader::new(BufReader::new(file)))?))
+    /// Reads a PNG or JPEG file.
+    pub fn read(&self, path: &Path) -> Result<Picture> {
+        let bytes = limits::read(path, limits::PICTURE).context("it cannot be read")?;
+        let pixels = self.fit(decode(ImageReader::new(Cursor::new(&bytes)))?);
+        let warning = is_truncated_jpeg(&bytes).then_some(TRUNCATED);
+        Ok(Picture { pixels, warning })
     }
 
     /// The normalized picture as a batch of one, of shape (1, channels, height, width).
@@ -172,6 +179,37 @@ fn decode<R: BufRead + Seek>(mut reader: ImageReader<R>) -> Result<DynamicImage>
     decoded().map_err(explain)
 }
 
+/// Whether a file is a JPEG without its end. The decoder accepts many such files, and fills the
+/// missing part with grey.
+///
+/// A JPEG is a sequence of segments, each with a marker of two bytes and usually a length. After the
+/// header of a scan come its data, in which a byte 0xff is followed by 0 or by a restart marker. The
+/// last marker is 0xffd9; what follows it does not belong to the picture.
+fn is_truncated_jpeg(bytes: &[u8]) -> bool {
+    if !bytes.starts_with(&[0xff, 0xd8]) {
+        return false;
+    }
+    let mut rest = &bytes[2..];
+    loop {
+        let is_marker =
+            |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0x00 | 0xff | 0xd0..=0xd7);
+        let Some(at) = rest.windows(2).position(is_marker) else {
+            return true;
+        };
+        if rest[at + 1] == 0xd9 {
+            return false;
+        }
+        let Some(&[high, low]) = rest.get(at + 2..at + 4) else {
+            return true;
+        };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let Some(after) = rest.get(at + 2 + length..) else {
+            return true;
+        };
+        rest = after;
+    }
+}
+
 fn too_large() -> anyhow::Error {
     anyhow!(
         "it is too large: a picture may have {} million pixels, and {} megabytes when it is decoded",
@@ -183,7 +221,6 @@ fn too_large() -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Cursor;
 
     fn frame(channels: usize, source: Source) -> Frame {
         let interface = Interface {
@@ -279,6 +316,33 @@ mod tests {
         png[29..33].copy_from_slice(&header_checksum.to_be_bytes());
         let error = refused(&png);
         assert!(error.contains("million pixels"), "{error}");
+    }
+
+    #[test]
+    fn a_jpeg_that_is_cut_off_is_refused_or_has_a_warning() {
+        let picture = image::RgbImage::from_fn(48, 40, |x, y| {
+            image::Rgb([(x * 5) as u8, (y * 6) as u8, (x * y) as u8])
+        });
+        let mut jpeg = Vec::new();
+        picture.write_to(&mut Cursor::new(&mut jpeg), image::ImageFormat::Jpeg).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a.jpg");
+        let frame = frame(3, Source::Cifar10);
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            frame.read(&path)
+        };
+        assert_eq!(read(&jpeg).unwrap().warning, None);
+        // What follows the end, as some cameras write it, is no reason to warn.
+        assert_eq!(read(&[&jpeg[..], b"trailing bytes"].concat()).unwrap().warning, None);
+        let mut accepted = 0;
+        for length in 0..jpeg.len() {
+            if let Ok(picture) = read(&jpeg[..length]) {
+                assert_eq!(picture.warning, Some(TRUNCATED), "{length} of {} bytes", jpeg.len());
+                accepted += 1;
+            }
+        }
+        assert!(accepted > 10, "{accepted}");
     }
 
     #[test]

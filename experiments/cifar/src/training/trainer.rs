@@ -1,8 +1,9 @@
 //! A network in training, with its optimizer and its counters.
 
 use std::path::Path;
+use std::sync::PoisonError;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
@@ -14,9 +15,16 @@ use vmf_candle::{
 use crate::data::Dataset;
 use crate::data::batches::{Batch, Batches, Plan};
 use crate::evaluation::outputs;
-use crate::model::Vgg;
+use crate::model::{Vgg, in_layer_order, is_finite, layer_order};
 use crate::run::{LayerSigma, Record};
 use crate::settings::Settings;
+
+/// Training has diverged if the loss of a batch exceeds that of guessing, the logarithm of the number
+/// of classes, by this factor.
+const DIVERGED: f64 = 10.0;
+
+/// What usually helps against divergence.
+const REMEDIES: &str = "Try a lower --lr, --clip 1 or a longer --warmup";
 
 /// Sums over the steps of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -78,6 +86,8 @@ pub struct Trainer {
     epoch: u32,
     step: u32,
     state: State,
+    /// The last epoch in which a warning said that training diverges.
+    diverged_in: Option<u32>,
 }
 
 impl Trainer {
@@ -116,6 +126,7 @@ impl Trainer {
             epoch: 0,
             step: 0,
             state: State { step_in_epoch: 0, sums: Sums::default(), best_nll: f64::INFINITY },
+            diverged_in: None,
         })
     }
 
@@ -186,12 +197,12 @@ impl Trainer {
         let (nll, total) = (scalar(&loss.nll)?, scalar(&loss.total)?);
         if !total.is_finite() {
             bail!(
-                "the loss is {total} at step {} (epoch {}): training cannot continue. \
-                 Try a lower --lr, --clip 1 or a longer --warmup",
+                "the loss is {total} at step {} (epoch {}): training cannot continue. {REMEDIES}",
                 self.step,
                 self.epoch + 1
             );
         }
+        self.warn_of_divergence(nll);
         self.adam.set_learning_rate(self.settings.lr_at(self.time()));
         self.adam
             .backward_step(&loss.total)
@@ -204,9 +215,46 @@ impl Trainer {
         Ok(())
     }
 
+    /// Warns if the loss of a batch is far above that of guessing, at most once per epoch.
+    fn warn_of_divergence(&mut self, nll: f64) {
+        let guessing = (self.set.classes.len() as f64).ln();
+        if nll > DIVERGED * guessing && self.diverged_in != Some(self.epoch) {
+            self.diverged_in = Some(self.epoch);
+            tracing::warn!(
+                "the loss is {nll:.3e} at step {} (epoch {}), and guessing has a loss of {guessing:.2}: training diverges. {REMEDIES}",
+                self.step,
+                self.epoch + 1
+            );
+        }
+    }
+
+    /// Fails if a variable or one of its moments is not finite. An infinite second moment makes every
+    /// later step of its variable zero, so that training cannot recover.
+    fn ensure_finite(&self) -> Result<()> {
+        let broken = |what: &str, name: &str| {
+            anyhow!(
+                "{what} {name} is not finite any more at step {} (epoch {}): training cannot recover. {REMEDIES}",
+                self.step,
+                self.epoch + 1
+            )
+        };
+        let vars = self.vars.data().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moments = self.adam.state()?;
+        moments.sort_by_key(|(name, _)| layer_order(name));
+        for name in in_layer_order(vars.keys()) {
+            ensure!(is_finite(&vars[name])?, broken("the variable", name));
+        }
+        for (name, moments) in moments {
+            ensure!(is_finite(&moments.first)?, broken("the first moment of", &name));
+            ensure!(is_finite(&moments.second)?, broken("the second moment of", &name));
+        }
+        Ok(())
+    }
+
     /// Ends the epoch: measures the statistics of the noise-free network and evaluates it. Returns
     /// the record of the epoch, and whether this is the best network so far.
     pub fn finish_epoch(&mut self) -> Result<(Record, bool)> {
+        self.ensure_finite()?;
         let (beta, lr) = (self.settings.beta_at(self.time()), self.settings.lr_at(self.time()));
         let (model, set, device) = (&self.model, &self.set, &self.device);
         let images = self.settings.statistics_images;
@@ -242,8 +290,10 @@ impl Trainer {
         Ok((record, is_best))
     }
 
-    /// Writes a checkpoint atomically.
+    /// Writes a checkpoint atomically. A state that training cannot recover from is not written, so
+    /// that the checkpoint before stays.
     pub fn save(&self, path: &Path) -> Result<()> {
+        self.ensure_finite()?;
         let progress = Progress {
             config: serde_json::to_value(&self.settings)?,
             epoch: self.epoch.into(),
