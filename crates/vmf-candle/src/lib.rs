@@ -268,5 +268,7 @@ pub mod prelude {
     pub use crate::pass::{Forward, Pass};
     pub use crate::posterior::Posterior;
     pub use crate::predict::{Samples, predict, predict_values, reestimate};
-    pub use crate::train::{Adam, AdamConfig, AutoBeta, Elbo, Schedule, cross_entropy, gaussian_nll};
+    pub use crate::train::{
+        Adam, AdamConfig, AutoBeta, Elbo, Schedule, cross_entropy, gaussian_nll,
+    };
 }

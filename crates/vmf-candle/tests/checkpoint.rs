@@ -217,7 +217,8 @@ fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
     }
     let fresh = Model::new(2)?;
     let before = state(&fresh.vars);
-    let error = without.restore(&fresh.vars, &fresh.posterior, Some(&mut adam(&fresh)?)).unwrap_err();
+    let error =
+        without.restore(&fresh.vars, &fresh.posterior, Some(&mut adam(&fresh)?)).unwrap_err();
     assert!(error.to_string().contains("no optimizer state"), "{error}");
     assert_eq!(state(&fresh.vars), before);
     Ok(())

@@ -45,7 +45,8 @@ fn a_stream_draws_fresh_noise_for_each_batch() -> Result<()> {
     let (xs, _) = images(4, 0)?;
     let samples = Samples::monte_carlo(3, 5);
     let batches = (0..2).map(|_| Ok(xs.clone()));
-    let predictions = predict_stream(&model, batches, samples.clone()).collect::<Result<Vec<_>>>()?;
+    let predictions =
+        predict_stream(&model, batches, samples.clone()).collect::<Result<Vec<_>>>()?;
     let first = predict(&model, &xs, samples.clone())?;
     assert_eq!(values(&predictions[0].probs), values(&first.probs));
     assert_ne!(values(&predictions[1].probs), values(&first.probs));

@@ -88,10 +88,7 @@ impl Images {
 /// ```text
 /// mean = m2 + e,    var = v2 + (v1 - v2) Phi(t) + e (d - e),    e = d Phi(t) + a phi(t)
 /// ```
-fn maximum(
-    (m1, v1): &(Tensor, Tensor),
-    (m2, v2): &(Tensor, Tensor),
-) -> Result<(Tensor, Tensor)> {
+fn maximum((m1, v1): &(Tensor, Tensor), (m2, v2): &(Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
     let (d, a) = ((m1 - m2)?, (v1 + v2)?.sqrt()?);
     let (pdf, cdf) = normal(&(&d / &a)?)?;
     let e = ((&d * &cdf)? + (a * pdf)?)?;

@@ -25,14 +25,14 @@ pub(super) fn classify(posterior: &Posterior, logits: &Tensor) -> Result<Predict
     for mean in means.chunks(classes) {
         let logits = Logits::correlated(mean, &covariance).map_err(Error::from)?;
         let prediction = logits.predict(&rule);
-        deviation.extend(logits.log_odds().into_iter().map(|odds| {
-            rule.expect(odds, |x| 1.0 / (1.0 + (-x).exp())).deviation()
-        }));
-        let total = [
-            prediction.entropy,
-            prediction.expected_entropy,
-            prediction.mutual_information,
-        ];
+        deviation.extend(
+            logits
+                .log_odds()
+                .into_iter()
+                .map(|odds| rule.expect(odds, |x| 1.0 / (1.0 + (-x).exp())).deviation()),
+        );
+        let total =
+            [prediction.entropy, prediction.expected_entropy, prediction.mutual_information];
         entropies.iter_mut().zip(total).for_each(|(all, value)| all.push(value));
         probs.extend(prediction.probabilities);
     }
@@ -61,9 +61,7 @@ pub(super) fn deviation(posterior: &Posterior, outputs: &Tensor) -> Result<Tenso
 
 /// The covariance of `count` outputs, row by row.
 fn measured(posterior: &Posterior, count: usize) -> Result<Vec<f64>> {
-    let Some(covariance) = posterior.output_covariance() else {
-        Err(Error::Unmeasured)?
-    };
+    let Some(covariance) = posterior.output_covariance() else { Err(Error::Unmeasured)? };
     check_shape(covariance.dims() == [count, count], "the expected pass", || {
         let dims = covariance.dims();
         format!("the model has {count} outputs, but their covariance was measured as {dims:?}")

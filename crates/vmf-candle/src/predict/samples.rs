@@ -115,4 +115,3 @@ pub(super) fn output<M: Forward + ?Sized>(model: &M, xs: &Tensor, pass: &Pass) -
     })?;
     output.to_dtype(stable_dtype(output.dtype()))
 }
-

@@ -129,11 +129,13 @@ fn the_expected_activation_is_the_mean_of_many_draws() {
                 sums[1] += value * value;
             }
         }
-        let computed = (0..4).map(|p| y[p * 6 + channel as usize]).chain([pooled[channel as usize]]);
+        let computed =
+            (0..4).map(|p| y[p * 6 + channel as usize]).chain([pooled[channel as usize]]);
         for (i, (sums, y)) in sums.into_iter().zip(computed).enumerate() {
             let [mean, square] = sums.map(|sum| sum / f64::from(draws));
             let error = 4.5 * ((square - mean * mean).max(0.0) / f64::from(draws)).sqrt();
-            let gaussian = if i == 4 { 0.01 * f64::from(case.deviation[channel as usize]) } else { 0.0 };
+            let gaussian =
+                if i == 4 { 0.01 * f64::from(case.deviation[channel as usize]) } else { 0.0 };
             let difference = (f64::from(y) - mean).abs();
             assert!(difference < error + gaussian + 1e-5, "{channel} {i}: {y} {mean} {error}");
         }

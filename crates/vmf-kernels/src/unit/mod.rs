@@ -181,9 +181,7 @@ impl Unit {
             let mut u = Scratch::take(self.conv_len());
             self.conv.forward(x, w, &mut u)?;
             match &self.pool {
-                _ if !self.norm.relu => {
-                    self.normalize(None, statistics, &u, y, &mut Vec::new())
-                }
+                _ if !self.norm.relu => self.normalize(None, statistics, &u, y, &mut Vec::new()),
                 None => expected::forward(&self.norm, statistics, deviation, &u, y),
                 Some(pool) => {
                     let pool = pool.shape();

@@ -34,7 +34,13 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let bar = lab::ProgressBar::new(task, batches * passes);
 
     bar.message("statistics");
-    outputs::measure_statistics(model, &trained.posterior, set, settings.statistics_images, device)?;
+    outputs::measure_statistics(
+        model,
+        &trained.posterior,
+        set,
+        settings.statistics_images,
+        device,
+    )?;
     let test = || Batches::in_order(set, &set.test, BATCH);
     let classes = set.classes.len();
     let mut ways = Vec::new();

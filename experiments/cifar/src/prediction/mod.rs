@@ -91,18 +91,20 @@ impl<'a> Classifier<'a> {
             Some(0) => ("noise off", Samples::mean()),
             Some(count) => ("Monte Carlo", Samples::monte_carlo(count, self.seed)),
         };
-        let prediction = predict(&self.trained.model, &image, samples)?;
-        if !is_finite(&prediction.probs)? {
-            let pass = match self.samples {
-                0 => Pass::mean(),
-                _ => Pass::sample(self.seed, 0),
-            };
-            let layer = self.trained.first_overflow(&image, &pass)?;
-            bail!(
-                "the prediction is not finite, because the output of {} is not",
-                layer.as_deref().unwrap_or("the network")
-            );
-        }
+        let prediction = match predict(&self.trained.model, &image, samples) {
+            Ok(prediction) if is_finite(&prediction.probs)? => prediction,
+            failed => {
+                let pass = match self.samples {
+                    None => Pass::expected(),
+                    Some(0) => Pass::mean(),
+                    Some(_) => Pass::sample(self.seed, 0),
+                };
+                if let Some(layer) = self.trained.first_overflow(&image, &pass)? {
+                    bail!("the prediction is not finite, because the output of {layer} is not");
+                }
+                failed?
+            }
+        };
         let Prediction { probs, deviation, entropy, mutual_information, .. } = &prediction;
         let names = self.trained.config.interface.classes.iter();
         let mut classes: Vec<Class> = names
