@@ -108,19 +108,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let files = [1, 2, 3, 4, 5].map(|file| format!("data_batch_{file}.bin"));
     let train = Images::read(folder, &files.each_ref().map(String::as_str))?;
     let test = Images::read(folder, &["test_batch.bin"])?;
-    let (train_len, test_len) = (limit.min(train.0.len()), limit.min(test.0.len()));
+    let test_len = limit.min(test.0.len());
+    // One image in twenty is held out of training, to find beta by.
+    let held_out_len = limit.min(train.0.len()) / 20;
+    let train_len = limit.min(train.0.len()) - held_out_len;
+    let held_out: Vec<usize> = (train_len..train_len + held_out_len.min(500)).collect();
+    let held_out = train.batch(&held_out, &device)?;
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let network = Network::new(&posterior, seeded(&vars, SEED, DType::F32, &device))?;
     let config = AdamConfig { lr: LEARNING_RATE, ..Default::default() };
     let mut adam = Adam::for_model(&vars, &posterior, config)?;
     let steps_per_epoch = train_len / BATCH;
-    let steps = (epochs * steps_per_epoch) as f64;
-    let lr = Schedule::cosine(LEARNING_RATE, 0.0, steps);
-    let beta = Schedule::warmup(posterior.suggested_beta(train_len), 0.2 * steps);
+    let steps = (epochs * steps_per_epoch) as u32;
+    let lr = Schedule::cosine(LEARNING_RATE, 0.0, steps.into());
+    let mut beta = AutoBeta::new(&posterior, train_len, steps)?;
 
     println!("{train_len} images, {epochs} epochs of {steps_per_epoch} steps\n");
-    println!("epoch   train NLL   train accuracy   KL (nats)   seconds");
+    println!("epoch   train NLL   train accuracy   KL (nats)      beta   seconds");
     let mut step = 0;
     for epoch in 1..=epochs {
         let (start, mut nll_sum, mut correct) = (Instant::now(), 0.0, 0.0);
@@ -130,26 +135,31 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (images, labels) = train.batch(numbers, &device)?;
             let logits = network.forward(&images, &Pass::train(SEED, step))?;
             let nll = cross_entropy(&logits, &labels)?;
-            let elbo = Elbo::new(train_len).beta(beta.at(step.into()));
+            let elbo = Elbo::new(train_len).beta(beta.value());
             adam.set_learning_rate(lr.at(step.into()));
             adam.backward_step(&elbo.loss(&nll, &posterior)?.total)?;
+            if beta.is_due(step) {
+                beta.update(step, &network, &posterior, &images, (&held_out.0, &held_out.1))?;
+            }
             step += 1;
             nll_sum += nll.to_scalar::<f32>()?;
             let hits = logits.argmax(1)?.eq(&labels)?.to_dtype(DType::F32)?;
             correct += hits.mean_all()?.to_scalar::<f32>()?;
         }
         println!(
-            "{epoch:5}   {:9.3}   {:14.3}   {:9.0}   {:7.0}",
+            "{epoch:5}   {:9.3}   {:14.3}   {:9.0}   {:7.5}   {:7.0}",
             nll_sum / steps_per_epoch as f32,
             correct / steps_per_epoch as f32,
             posterior.kl()?.to_scalar::<f64>()?,
+            beta.value(),
             start.elapsed().as_secs_f64()
         );
     }
 
-    // The pass without noise needs statistics without noise.
+    // Deterministic passes need to know how much activations and outputs vary under noise.
     let sample: Vec<usize> = (0..train_len.min(4096)).collect();
-    reestimate(&network, sample.chunks(BATCH).map(|batch| Ok(train.batch(batch, &device)?.0)))?;
+    let batches = sample.chunks(BATCH).map(|batch| Ok(train.batch(batch, &device)?.0));
+    reestimate(&network, &posterior, batches)?;
 
     // -------------------------------------------------------------------------------- evaluation
 
@@ -157,6 +167,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let labels = test.batch(&all, &device)?.1;
     println!("\n{test_len} test images   accuracy   confidence     NLL     ECE");
     for (name, samples) in [
+        ("one pass".to_string(), Samples::expected(&posterior)),
         ("noise off".to_string(), Samples::mean()),
         (format!("{SAMPLES} samples"), Samples::monte_carlo(SAMPLES, SEED)),
     ] {
