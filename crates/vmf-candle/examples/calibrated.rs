@@ -1,23 +1,20 @@
-//! Two blocks of a classifier become variational, and its probabilities can be believed.
+//! Makes two layers of a classifier variational, which makes its probabilities trustworthy.
 //!
 //! ```text
 //! cargo run --release -p vmf-candle --example calibrated
 //! ```
 //!
-//! A small network of candle-nn's layers learns to tell four directions of stripes under grain,
-//! from few pictures of which some have the wrong label. It learns the wrong labels by heart and
-//! ends far too sure of itself. The same network with `vmf_linear` in place of linear layers and
-//! batch normalization, trained on the same pictures, says what it knows.
+//! A small network of candle-nn's layers learns to distinguish four directions of noisy stripes
+//! from few images, some of them with wrong labels. It memorizes the wrong labels and becomes
+//! overconfident. The same network with `vmf_linear` instead of linear layers and batch
+//! normalization, trained on the same images, is much better calibrated.
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Tensor};
 use candle_nn::{AdamW, BatchNorm, Linear, Optimizer, ParamsAdamW, VarBuilder, VarMap};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal};
 use std::f64::consts::PI;
-use vmf_candle::{
-    Adam, AdamConfig, Calibration, Elbo, Forward, Pass, Posterior, Samples, Schedule, VmfConfig,
-    VmfLinear, cross_entropy, predict, reestimate, seeded, vmf_linear,
-};
+use vmf_candle::prelude::*;
 
 const SEED: u64 = 1;
 const SIDE: usize = 12;
@@ -28,7 +25,7 @@ const TRAIN: usize = 1024;
 const BATCH: usize = 128;
 const EPOCHS: u32 = 50;
 
-/// The model one has: linear layers with batch normalization.
+/// The existing model: linear layers with batch normalization.
 struct Plain {
     hidden: [Linear; 2],
     norms: [BatchNorm; 2],
@@ -59,7 +56,7 @@ impl Plain {
     }
 }
 
-/// The same with variational units: a linear layer, its normalization and its ReLU are one layer.
+/// The variational model. A linear layer, its normalization and its ReLU are one layer.
 struct Variational {
     hidden: [VmfLinear; 2],
     head: Linear,
@@ -105,7 +102,12 @@ fn main() -> vmf_candle::Result<()> {
         }
     }
     let probs = candle_nn::ops::softmax(&plain.forward(&test, false)?, 1)?;
-    println!("candle-nn               {}", Calibration::of(&probs, &labels)?);
+    println!("model                     accuracy   confidence     NLL     ECE");
+    let row = |name: &str, calibration: Calibration| {
+        let Calibration { accuracy, confidence, nll, ece, .. } = calibration;
+        println!("{name:<24}  {accuracy:8.3}   {confidence:10.3}   {nll:5.3}   {ece:5.3}");
+    };
+    row("candle-nn", Calibration::of(&probs, &labels)?);
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let model = Variational::new(&posterior, seeded(&vars, SEED, DType::F32, &device))?;
@@ -121,32 +123,31 @@ fn main() -> vmf_candle::Result<()> {
             step += 1;
         }
     }
-    reestimate(&model, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
+    reestimate(&model, &posterior, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
     let mean = predict(&model, &test, Samples::mean())?;
-    println!("variational, noise off  {}", mean.calibration(&labels)?);
+    row("variational, noise off", mean.calibration(&labels)?);
     let sampled = predict(&model, &test, Samples::monte_carlo(16, SEED))?;
-    println!("variational, 16 samples {}\n", sampled.calibration(&labels)?);
-    println!("{}", posterior.summary()?);
+    row("variational, 16 samples", sampled.calibration(&labels)?);
+    println!("\n{}", posterior.summary()?);
     Ok(())
 }
 
-/// Pictures of stripes in one of four directions under grain, and their labels.
+/// Images of noisy stripes in one of four directions, and their labels.
 fn stripes(count: usize, seed: u64) -> Result<(Tensor, Tensor)> {
     let mut rng = StdRng::seed_from_u64(seed);
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let class = rng.random_range(0..CLASSES);
-        // Three labels in ten are drawn by lot: no network can foresee them, and one that is honest
-        // says so.
-        let by_lot = rng.random_bool(0.3);
-        let label = if by_lot { rng.random_range(0..CLASSES) } else { class };
+        // Three labels in ten are random. No network can predict them, so that a calibrated one is
+        // never certain.
+        let label = if rng.random_bool(0.3) { rng.random_range(0..CLASSES) } else { class };
         labels.push(label as u32);
         let angle = PI / 4.0 * class as f64;
         for pixel in 0..PIXELS {
             let (x, y) = ((pixel % SIDE) as f64, (pixel / SIDE) as f64);
-            let grain: f64 = StandardNormal.sample(&mut rng);
+            let noise: f64 = StandardNormal.sample(&mut rng);
             let stripe = (1.2 * (x * angle.cos() + y * angle.sin())).sin();
-            pixels.push((stripe + 3.0 * grain) as f32);
+            pixels.push((stripe + 3.0 * noise) as f32);
         }
     }
     Ok((

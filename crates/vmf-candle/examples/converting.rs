@@ -1,5 +1,5 @@
-//! An existing Candle model with batch normalization becomes a variational one: the same logits,
-//! then uncertainty.
+//! Converts an existing Candle model with batch normalization to a variational one: first with the
+//! same logits, then trained further with noise.
 //!
 //! ```text
 //! cargo run --release -p vmf-candle --example converting
@@ -9,14 +9,12 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{
     BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, Optimizer, VarBuilder, VarMap,
 };
-use vmf_candle::{
-    Adam, AdamConfig, Convert, Elbo, Forward, Pass, Posterior, Samples, Sequential, VmfConfig,
-    cross_entropy, predict, reestimate, seeded, vmf_conv2d,
-};
+use vmf_candle::checkpoint::Convert;
+use vmf_candle::prelude::*;
 
 const SEED: u64 = 3;
 
-/// The model one has: candle-nn's own layers.
+/// The existing model, of candle-nn's own layers.
 struct Plain {
     conv: Conv2d,
     norm: BatchNorm,
@@ -39,10 +37,10 @@ impl Plain {
     }
 }
 
-/// The same model of variational units: one line changes.
-fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
+/// The variational model. The convolution, its normalization and its ReLU are one layer.
+fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Chain> {
     let config = VmfConfig::default().relu().affine().norm_at("bn1").padding(1);
-    Ok(Sequential::new()
+    Ok(Chain::new()
         .add(vmf_conv2d(1, 16, 3, config, posterior, vb.pp("conv1"))?)
         .add_plain(|xs: &Tensor| xs.mean((2, 3)))
         .add_plain(candle_nn::linear(16, 2, vb.pp("head"))?))
@@ -60,7 +58,8 @@ fn main() -> Result<()> {
         sgd.backward_step(&cross_entropy(&plain.forward(xs, true)?, ys)?)?;
     }
     let before = plain.forward(&test, false)?;
-    println!("trained with candle-nn:   accuracy {:.3}", accuracy(&before, &test_labels)?);
+    println!("model                              accuracy");
+    println!("candle-nn, trained                 {:8.3}", accuracy(&before, &test_labels)?);
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let model = variational(&posterior, seeded(&vars, SEED, DType::F32, &device))?;
@@ -68,7 +67,7 @@ fn main() -> Result<()> {
     let after = model.forward(&test, &Pass::mean())?;
     let difference = (before - &after)?.abs()?.max_all()?.to_scalar::<f32>()?;
     println!(
-        "converted:                accuracy {:.3}, logits differ by {difference:.1e}",
+        "converted                          {:8.3}   logits differ by at most {difference:.1e}",
         accuracy(&after, &test_labels)?
     );
 
@@ -80,25 +79,24 @@ fn main() -> Result<()> {
         let nll = cross_entropy(&model.forward(xs, &Pass::train(SEED, step))?, ys)?;
         adam.backward_step(&elbo.loss(&nll, &posterior)?.total)?;
     }
-    reestimate(&model, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
+    reestimate(&model, &posterior, batches.iter().map(|(xs, _)| Ok(xs.clone())))?;
     let prediction = predict(&model, &test, Samples::monte_carlo(16, SEED))?;
     println!(
-        "trained on with noise:    accuracy {:.3}\n",
+        "trained further, 16 noisy passes   {:8.3}\n",
         accuracy(&prediction.probs, &test_labels)?
     );
     println!("{}\n", posterior.summary()?);
 
-    let strange = Tensor::zeros((1, 1, 8, 8), DType::F32, &device)?;
-    let strange = predict(&model, &strange, Samples::monte_carlo(64, SEED))?;
-    println!(
-        "entropy: {:.3} nats on stripes, {:.3} on an empty picture",
-        prediction.entropy.mean_all()?.to_scalar::<f32>()?,
-        strange.entropy.mean_all()?.to_scalar::<f32>()?
-    );
+    let empty = Tensor::zeros((1, 1, 8, 8), DType::F32, &device)?;
+    let empty = predict(&model, &empty, Samples::monte_carlo(64, SEED))?;
+    println!("input             entropy (nats; 0.693 is 50 % for each class)");
+    for (name, prediction) in [("stripes", prediction), ("an empty image", empty)] {
+        println!("{name:<14}  {:9.3}", prediction.entropy.mean_all()?.to_scalar::<f32>()?);
+    }
     Ok(())
 }
 
-/// 64 pictures of horizontal or vertical stripes under noise.
+/// 64 images of horizontal or vertical stripes with noise.
 fn stripes(batch: usize) -> Result<(Tensor, Tensor)> {
     let mut state = batch as u64 * 7919 + 1;
     let mut random = || {

@@ -5,16 +5,14 @@
 //! ```
 //!
 //! Draws the data as `o`, the mean as `#` and the band as `:`. The noise of the observations is
-//! learned along with the weights.
+//! learned together with the weights.
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Init, Optimizer, VarMap};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, Normal};
-use vmf_candle::{
-    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, Samples, Schedule, Sequential, VmfConfig,
-    gaussian_nll_learned, predict_values, seeded, vmf_linear,
-};
+use vmf_candle::prelude::*;
+use vmf_candle::train::gaussian_nll_learned;
 
 const SEED: u64 = 2;
 const POINTS: usize = 200;
@@ -32,11 +30,12 @@ fn main() -> Result<()> {
 
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, SEED, DType::F32, &device);
-    // A spread of biases lets the first layer bend anywhere in the range of the data.
+    // The biases are spread out, so that the first layer can bend anywhere in the range of the
+    // data.
     let bias = vb.get_with_hints(64, "input.bias", Init::Uniform { lo: -3.0, up: 3.0 })?;
     let weight = vb.get_with_hints((64, 1), "input.weight", Init::Uniform { lo: -2.0, up: 2.0 })?;
     let log_noise = vb.get_with_hints(1, "log_noise", Init::Const(0.0))?;
-    let model = Sequential::new()
+    let model = Chain::new()
         .add_plain(candle_nn::Linear::new(weight, Some(bias)))
         .add_plain(|xs: &Tensor| xs.tanh())
         .add(vmf_linear(64, 64, VmfConfig::default().relu(), &posterior, vb.pp("hidden"))?)
@@ -53,7 +52,7 @@ fn main() -> Result<()> {
     }
 
     let noise = f64::from(log_noise.exp()?.to_vec1::<f32>()?[0]);
-    println!("observation noise: {noise:.3} learned, {NOISE} true\n");
+    println!("standard deviation of the observations: {noise:.3} learned, {NOISE} true\n");
     println!("{}\n", posterior.summary()?);
     draw(&model, &points, noise)
 }
@@ -71,7 +70,7 @@ fn data() -> Vec<[f64; 2]> {
         .collect()
 }
 
-fn draw(model: &Sequential, points: &[[f64; 2]], noise: f64) -> Result<()> {
+fn draw(model: &Chain, points: &[[f64; 2]], noise: f64) -> Result<()> {
     const WIDTH: usize = 76;
     const HEIGHT: usize = 26;
     let (range, height) = (3.2, 2.6);
@@ -110,12 +109,12 @@ fn draw(model: &Sequential, points: &[[f64; 2]], noise: f64) -> Result<()> {
         println!("{}", line.into_iter().collect::<String>());
     }
     let at = |x: f64| deviations[((x / range + 1.0) / 2.0 * (WIDTH - 1) as f64).round() as usize];
-    println!("\n#: mean    :: two deviations of weights and observations    o: data");
     println!(
-        "deviation from not knowing the weights: {:.3} among the data, {:.3} in the gap, {:.3} beyond its end",
-        at(1.6),
-        at(0.0),
-        at(3.1)
+        "\no: data    #: predicted mean    :: two standard deviations of weights and observations"
     );
+    println!("\nstandard deviation that comes from not knowing the weights");
+    for (place, x) in [("among the data", 1.6), ("in the gap", 0.0), ("beyond the data", 3.1)] {
+        println!("  {place:<15}  x = {x:.1}   {:.3}", at(x));
+    }
     Ok(())
 }

@@ -1,21 +1,18 @@
-//! Two interleaved half-moons: a classifier that knows where it does not know.
+//! Two interleaved half-moons: a classifier that shows where it is uncertain.
 //!
 //! ```text
 //! cargo run --release -p vmf-candle --example two_moons
 //! ```
 //!
-//! Draws the plane as text: the training points as `o` and `x`, and around them how uncertain the
-//! prediction is, from blank (certain) to `@` (a coin flip).
+//! Draws the plane as text: the training points as `o` and `x`, and the uncertainty of the
+//! prediction everywhere else, from blank (certain) to `@` (as likely one class as the other).
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, Normal};
 use std::f64::consts::{LN_2, PI};
-use vmf_candle::{
-    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, Samples, Schedule, Sequential, VmfConfig,
-    cross_entropy, predict, reestimate, seeded, vmf_linear,
-};
+use vmf_candle::prelude::*;
 
 const SEED: u64 = 1;
 const POINTS: usize = 400;
@@ -30,7 +27,7 @@ fn main() -> Result<()> {
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, SEED, DType::F32, &device);
     let unit = || VmfConfig::default().relu();
-    let model = Sequential::new()
+    let model = Chain::new()
         .add_plain(candle_nn::linear(2, 64, vb.pp("input"))?)
         .add(vmf_linear(64, 64, unit(), &posterior, vb.pp("hidden1"))?)
         .add(vmf_linear(64, 64, unit(), &posterior, vb.pp("hidden2"))?)
@@ -39,6 +36,7 @@ fn main() -> Result<()> {
     let config = AdamConfig { lr: 2e-3, ..Default::default() };
     let mut adam = Adam::for_model(&vars, &posterior, config)?;
     let beta = Schedule::warmup(0.003, f64::from(EPOCHS) / 4.0);
+    println!("epoch     NLL   KL (nats)");
     for epoch in 0..EPOCHS {
         let logits = model.forward(&xs, &Pass::train(SEED, epoch))?;
         let nll = cross_entropy(&logits, &ys)?;
@@ -46,10 +44,10 @@ fn main() -> Result<()> {
         adam.backward_step(&loss.total)?;
         if epoch % 100 == 0 {
             let (nll, kl) = (nll.to_scalar::<f32>()?, loss.kl.to_scalar::<f64>()?);
-            println!("epoch {epoch:4}   nll {nll:.3}   KL {kl:.0} nats");
+            println!("{epoch:5}   {nll:5.3}   {kl:9.0}");
         }
     }
-    reestimate(&model, [Ok(xs.clone())])?;
+    reestimate(&model, &posterior, [Ok(xs.clone())])?;
 
     println!("\n{}\n", posterior.summary()?);
     draw(&model, &points, &labels)
@@ -72,7 +70,7 @@ fn two_moons() -> (Vec<[f32; 2]>, Vec<u32>) {
         .unzip()
 }
 
-fn draw(model: &Sequential, points: &[[f32; 2]], labels: &[u32]) -> Result<()> {
+fn draw(model: &Chain, points: &[[f32; 2]], labels: &[u32]) -> Result<()> {
     const WIDTH: usize = 76;
     const HEIGHT: usize = 28;
     const SHADES: &[u8] = b"  .:-=+*#@";
@@ -103,7 +101,12 @@ fn draw(model: &Sequential, points: &[[f32; 2]], labels: &[u32]) -> Result<()> {
     }
     let share = prediction.mutual_information.mean_all()?.to_scalar::<f32>()?
         / prediction.entropy.mean_all()?.to_scalar::<f32>()?;
-    println!("\nblank: certain    @: a coin flip    o, x: the two classes");
-    println!("{:.0} % of the uncertainty comes from not knowing the weights", 100.0 * share);
+    println!(
+        "\no, x: training points of the two classes    blank: certain    @: 50 % for each class"
+    );
+    println!(
+        "{:.0} % of the uncertainty in this picture comes from not knowing the weights",
+        100.0 * share
+    );
     Ok(())
 }

@@ -2,8 +2,9 @@
 
     python3 load_checkpoint.py model.safetensors inputs.safetensors > logits.json
 
-`inputs.safetensors` holds one tensor `images`. The checkpoint's configuration names the network: `{"plan": [8, 0, 16]}`
-is a unit of 8 channels, a 2x2 pooling, a unit of 16 channels, then a mean over the image and a linear classifier.
+`inputs.safetensors` holds one tensor `images`. The checkpoint's configuration describes the network:
+`{"plan": [8, 0, 16]}` is a unit with 8 channels, a 2x2 pooling and a unit with 16 channels, followed
+by the mean over the image and a linear classifier.
 """
 import json
 import sys

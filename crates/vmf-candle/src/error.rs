@@ -1,6 +1,7 @@
-//! What can go wrong, in words that say what to do about it.
+//! What can go wrong. Each message says what to do about it.
 
 use candle_core::DType;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 /// The result of an operation that is not a plain Candle computation.
@@ -26,7 +27,7 @@ pub enum Error {
 
     /// Two layers were registered under one name.
     #[error(
-        "a layer named {name:?} is in the posterior already: give each layer a path of its own with `vb.pp(..)`"
+        "a layer named {name:?} is in the posterior already: give each layer its own path with `vb.pp(..)`"
     )]
     DuplicateLayer {
         /// The name.
@@ -55,19 +56,35 @@ pub enum Error {
 
     /// A value that must be a number is NaN or infinite.
     #[error(
-        "{what} is not finite: the step was not taken and every parameter is as it was. A lower learning rate, gradient clipping or a KL warm-up are the usual remedies"
+        "{what} is not finite: the step was not taken and no parameter has changed. The usual remedies are a lower learning rate, gradient clipping or a KL warm-up"
     )]
     NonFinite {
         /// The tensor, by name.
         what: String,
     },
 
+    /// Inputs that are NaN or infinite.
+    #[error("the inputs are not all finite: find the examples with NaN or infinity in the data")]
+    NonFiniteInput,
+
+    /// The model's outputs are NaN or infinite.
+    #[error(
+        "the outputs of the model are not finite, though its inputs are: look for the first layer whose weights or statistics are not"
+    )]
+    NonFiniteOutput,
+
+    /// The expected pass was asked for before anything was measured.
+    #[error(
+        "the expected pass does not know yet how much the outputs vary: call `reestimate` with training inputs first, or restore a checkpoint that was written after it"
+    )]
+    Unmeasured,
+
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 
@@ -82,17 +99,17 @@ pub enum Error {
 
     /// A checkpoint was written by a version of the format that this version cannot read.
     #[error(
-        "the checkpoint has format version {found}; this version of vmf-candle reads {supported}"
+        "the checkpoint has format version {found}; this version of vmf-candle reads 1 to {supported}"
     )]
     Version {
         /// The version in the file.
         found: u64,
-        /// The version this crate reads.
+        /// The newest version that this crate reads.
         supported: u64,
     },
 
-    /// Values that are sound but belong to another model.
-    #[error("the values do not fit the model, which is left as it was: {0}")]
+    /// Values that are valid but belong to another model.
+    #[error("the values do not fit the model, which has not changed: {0}")]
     Mismatch(String),
 
     /// A state dict cannot be converted.
@@ -117,6 +134,10 @@ pub enum Error {
     #[error(transparent)]
     Metrics(#[from] vmf_core::metrics::MetricsError),
 
+    /// Moments that no distribution has.
+    #[error(transparent)]
+    Core(#[from] vmf_core::Error),
+
     /// An error of Candle.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -129,6 +150,39 @@ pub enum Error {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] vmf_kernels::bn_noise::cuda::Error),
+}
+
+impl Error {
+    pub(crate) fn setting(
+        name: &'static str,
+        value: impl Display,
+        requirement: &'static str,
+    ) -> Self {
+        Self::Setting { name, value: value.to_string(), requirement }
+    }
+
+    pub(crate) fn shape(what: impl Display, reason: impl Into<String>) -> Self {
+        Self::Shape { what: what.to_string(), reason: reason.into() }
+    }
+}
+
+/// Refuses a setting that is not valid.
+pub(crate) fn check_setting(
+    valid: bool,
+    name: &'static str,
+    value: impl Display,
+    requirement: &'static str,
+) -> Result<()> {
+    if valid { Ok(()) } else { Err(Error::setting(name, value, requirement)) }
+}
+
+/// Refuses a tensor whose shape is not valid. The reason is made only where it is needed.
+pub(crate) fn check_shape(
+    valid: bool,
+    what: impl Display,
+    reason: impl FnOnce() -> String,
+) -> Result<()> {
+    if valid { Ok(()) } else { Err(Error::shape(what, reason())) }
 }
 
 impl From<Error> for candle_core::Error {

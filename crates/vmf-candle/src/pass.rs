@@ -1,25 +1,27 @@
 //! What a forward pass is told about itself.
 //!
-//! Candle's `train: bool` cannot say what a variational network needs to know: whether to use batch
-//! or running statistics, whether to add noise, and which noise. A [`Pass`] says it, and because
-//! noise is a function of (seed, layer, step, sample, element) and not a state, two passes with the
-//! same context give the same result.
+//! A variational network needs to know whether to use batch or running statistics, whether to add
+//! noise, and which noise; Candle's `train: bool` cannot say all that. A [`Pass`] does. Noise is a
+//! function of (seed, layer, step, sample, element) and not a state, so two equal passes give equal
+//! results.
 
-use crate::error::Error;
+use crate::error::{check_setting, check_shape};
 use candle_core::{Result, Tensor};
-use vmf_kernels::noise::NoiseKey;
+use vmf_kernels::noise::{Noise, NoiseKey};
 
-/// The context of one forward pass.
+/// What one forward pass computes with: which statistics, and which noise.
 ///
 /// | constructor | statistics | noise | for |
 /// |---|---|---|---|
 /// | [`Pass::train`] | batch (and updates the running ones) | yes | training |
 /// | [`Pass::train_noiseless`] | batch (and updates the running ones) | no | training the same network without noise |
-/// | [`Pass::mean`] | running, noise-free set | no | deterministic inference |
-/// | [`Pass::mean_as_trained`] | running, noisy set | no | seeing what [`reestimate`](crate::reestimate) is worth |
+/// | [`Pass::expected`] | running, noisy set | as expected activations | prediction in one deterministic pass |
+/// | [`Pass::mean`] | running, noise-free set | no | the network at the mean of its weights |
+/// | [`Pass::mean_as_trained`] | running, noisy set | no | measuring what [`reestimate`](crate::predict::reestimate) gains |
 /// | [`Pass::sample`] | running, noisy set | yes | one Monte Carlo sample |
 /// | [`Pass::folded`] | running, noisy set | yes | several samples in one batch |
-/// | [`Pass::estimate`] | batch (and records the noise-free set) | no | [`reestimate`](crate::reestimate) |
+/// | [`Pass::estimate`] | batch (and records the noise-free set) | no | [`reestimate`](crate::predict::reestimate) |
+/// | [`Pass::measure`] | running, noisy set | yes (and records inherited variances) | [`reestimate`](crate::predict::reestimate) |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     mode: Mode,
@@ -29,48 +31,33 @@ pub struct Pass {
 enum Mode {
     Train { seed: u64, step: u32 },
     TrainNoiseless,
+    Expected,
     Mean,
     MeanAsTrained,
-    Sample(Draw),
+    Sample { seed: u64, batch: u32, first: u32, count: u32 },
     Estimate { batch: u32 },
+    Measure { seed: u64, batch: u32, count: u32 },
 }
 
-/// Which Monte Carlo samples a pass draws.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Draw {
-    seed: u64,
-    batch: u32,
-    first: u32,
-    count: u32,
-}
-
-/// Which statistics a normalization uses in a pass, and what it does with those of the batch.
+/// Which statistics a normalization uses in a pass, and which running statistics it updates.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Statistics {
-    /// Normalize by the batch; move both sets of running statistics towards it.
+pub enum StatisticsSource {
+    /// Those of the batch, which also move both sets of running statistics.
     Batch,
-    /// Normalize by the batch; average it into the noise-free set, with this weight.
+    /// Those of the batch, which are also averaged into the noise-free set.
     Recorded {
-        /// `1 / (batches seen so far, this one included)`: the cumulative average.
+        /// The weight of this batch: `1 / (batches so far, this one included)` makes the
+        /// cumulative average.
         weight: f64,
     },
-    /// Normalize by the running statistics collected under noise.
+    /// The running statistics that were collected under noise.
     RunningNoisy,
-    /// Normalize by the running statistics that fit a pass without noise.
+    /// The running statistics that fit a pass without noise.
     RunningNoiseFree,
 }
 
-/// The noise of one layer in one pass.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNoise {
-    /// Where the layer's noise begins.
-    pub key: NoiseKey,
-    /// How many Monte Carlo samples are folded into the batch, one block of rows after the other.
-    pub folded: usize,
-}
-
-/// The `sample` word of the noise counter tells the uses of a seed apart: 0 is training, `k + 1` is
-/// Monte Carlo sample `k`, and the last value is kept for initialisation.
+/// The `sample` word of the noise counter keeps the uses of a seed apart: 0 is training, `k + 1` is
+/// Monte Carlo sample `k`, and the last value is reserved for initialisation.
 const TRAINING: u32 = 0;
 /// See [`TRAINING`].
 pub(crate) const INITIALISATION: u32 = u32::MAX;
@@ -78,18 +65,25 @@ pub(crate) const INITIALISATION: u32 = u32::MAX;
 impl Pass {
     /// A training step: batch statistics, noise, running statistics updated.
     ///
-    /// Each `step` of a run draws fresh noise; a run that is resumed at step `s` draws what it
-    /// would have drawn.
+    /// Each `step` of a run has its own noise. A run that is resumed at a step continues with the
+    /// noise of that step.
     pub fn train(seed: u64, step: u32) -> Self {
-        let mode = Mode::Train { seed, step };
-        Self { mode }
+        Self { mode: Mode::Train { seed, step } }
     }
 
-    /// A training step without noise: the deterministic network that the variational one is
-    /// compared with.
+    /// A training step without noise: the deterministic network to compare the variational one
+    /// with.
     pub fn train_noiseless() -> Self {
-        let mode = Mode::TrainNoiseless;
-        Self { mode }
+        Self { mode: Mode::TrainNoiseless }
+    }
+
+    /// One deterministic pass in place of many noisy ones: each unit hands on the *expectation* of
+    /// its activation over the noise.
+    ///
+    /// [`reestimate`](crate::predict::reestimate) must have measured how large the noise is that
+    /// each unit inherits from the units before it.
+    pub fn expected() -> Self {
+        Self { mode: Mode::Expected }
     }
 
     /// The network at the mean directions: running statistics, no noise.
@@ -97,12 +91,11 @@ impl Pass {
         Self { mode: Mode::Mean }
     }
 
-    /// The network at the mean directions, normalized by the statistics that training collected
-    /// under noise. They do not fit: this is deterministic inference as it would be without
-    /// [`reestimate`](crate::reestimate), to compare with.
+    /// The network at the mean directions, normalized with the statistics that training collected
+    /// under noise. They do not fit a pass without noise: this is what deterministic inference
+    /// would be without [`reestimate`](crate::predict::reestimate).
     pub fn mean_as_trained() -> Self {
-        let mode = Mode::MeanAsTrained;
-        Self { mode }
+        Self { mode: Mode::MeanAsTrained }
     }
 
     /// Monte Carlo sample `k`: running statistics, noise. The noise never coincides with that of
@@ -116,77 +109,105 @@ impl Pass {
     ///
     /// Each copy sees exactly the noise that [`Pass::sample`] would give it.
     pub fn folded(seed: u64, first: u32, count: u32) -> Self {
-        let draw = Draw { seed, batch: 0, first, count: count.max(1) };
-        let mode = Mode::Sample(draw);
-        Self { mode }
+        Self { mode: Mode::Sample { seed, batch: 0, first, count: count.max(1) } }
     }
 
     /// Batch statistics without noise, averaged into the noise-free set; `batch` counts from 0.
     pub fn estimate(batch: u32) -> Self {
-        let mode = Mode::Estimate { batch };
+        Self { mode: Mode::Estimate { batch } }
+    }
+
+    /// Monte Carlo samples `0 .. count` in one batch, as in [`Pass::folded`], from which each unit
+    /// records the variance that its input brings along; `batch` counts from 0.
+    pub fn measure(seed: u64, batch: u32, count: u32) -> Self {
+        let mode = Mode::Measure { seed, batch, count: count.max(2) };
         Self { mode }
     }
 
-    /// The same Monte Carlo samples for another batch of a data set, with noise of its own. Other
-    /// passes are unchanged.
-    pub fn at_batch(self, batch: u32) -> Self {
-        match self.mode {
-            Mode::Sample(draw) => Self { mode: Mode::Sample(Draw { batch, ..draw }) },
-            _ => self,
+    /// The same Monte Carlo samples for batch `number` of a data set. Each batch has its own
+    /// noise. Other passes are unchanged.
+    pub fn at_batch(mut self, number: u32) -> Self {
+        if let Mode::Sample { batch, .. } = &mut self.mode {
+            *batch = number;
         }
+        self
     }
 
     /// Whether layers add noise.
     pub fn is_noisy(&self) -> bool {
-        matches!(self.mode, Mode::Train { .. } | Mode::Sample(_))
+        matches!(self.mode, Mode::Train { .. } | Mode::Sample { .. } | Mode::Measure { .. })
     }
 
-    /// Whether this is a training step. Dropout and the like, in a model's own layers, can ask
-    /// this.
+    /// Whether layers hand on expected activations, for layers of a model's own with an activation.
+    pub fn is_expected(&self) -> bool {
+        self.mode == Mode::Expected
+    }
+
+    /// In a pass that measures variances: how many samples are folded into the batch, and the weight
+    /// of the batch in the average.
+    pub(crate) fn measurement(&self) -> Option<(usize, f64)> {
+        match self.mode {
+            Mode::Measure { batch, count, .. } => {
+                Some((count as usize, 1.0 / (f64::from(batch) + 1.0)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether this is a training step. A model's own layers can ask this, such as dropout.
     pub fn is_training(&self) -> bool {
         matches!(self.mode, Mode::Train { .. } | Mode::TrainNoiseless)
     }
 
     /// Which statistics a normalization uses.
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> StatisticsSource {
         match self.mode {
-            Mode::Train { .. } | Mode::TrainNoiseless => Statistics::Batch,
-            Mode::Mean => Statistics::RunningNoiseFree,
-            Mode::MeanAsTrained | Mode::Sample(_) => Statistics::RunningNoisy,
+            Mode::Train { .. } | Mode::TrainNoiseless => StatisticsSource::Batch,
+            Mode::Mean => StatisticsSource::RunningNoiseFree,
+            Mode::Expected | Mode::MeanAsTrained | Mode::Sample { .. } | Mode::Measure { .. } => {
+                StatisticsSource::RunningNoisy
+            }
             Mode::Estimate { batch } => {
-                Statistics::Recorded { weight: 1.0 / (f64::from(batch) + 1.0) }
+                StatisticsSource::Recorded { weight: 1.0 / (f64::from(batch) + 1.0) }
             }
         }
     }
 
-    /// The noise of the layer with this stream, or nothing where the pass has none.
-    pub fn noise(&self, stream: u32) -> Result<Option<LayerNoise>> {
+    /// The noise of the layer with this stream, for a tensor with examples along its first
+    /// dimension. `None` in a pass without noise.
+    pub fn noise(&self, stream: u32, dims: &[usize]) -> Result<Option<Noise>> {
         let (seed, step, sample, folded) = match self.mode {
-            Mode::TrainNoiseless | Mode::Mean | Mode::MeanAsTrained | Mode::Estimate { .. } => {
-                return Ok(None);
-            }
+            Mode::TrainNoiseless
+            | Mode::Expected
+            | Mode::Mean
+            | Mode::MeanAsTrained
+            | Mode::Estimate { .. } => return Ok(None),
             Mode::Train { seed, step } => (seed, step, TRAINING, 1),
-            Mode::Sample(draw) => {
-                let last = u64::from(draw.first) + u64::from(draw.count);
-                if last >= u64::from(INITIALISATION) {
-                    Err(Error::Setting {
-                        name: "the last Monte Carlo sample",
-                        value: last.to_string(),
-                        requirement: "it must be below 2^32 - 1",
-                    })?
-                }
-                (draw.seed, draw.batch, draw.first + 1, draw.count as usize)
+            Mode::Measure { seed, batch, count } => (seed, batch, 1, count as usize),
+            Mode::Sample { seed, batch, first, count } => {
+                let (name, last) =
+                    ("the last Monte Carlo sample", u64::from(first) + u64::from(count));
+                let valid = last < u64::from(INITIALISATION);
+                check_setting(valid, name, last, "it must be below 2^32 - 1")?;
+                (seed, batch, first + 1, count as usize)
             }
         };
+        let batch = dims.first().copied().unwrap_or(1);
+        check_shape(batch.is_multiple_of(folded), "a pass of folded samples", || {
+            format!(
+                "a batch of {batch} cannot hold {folded} Monte Carlo samples: repeat the input with `Pass::repeat`"
+            )
+        })?;
+        let elements: usize = dims.iter().product();
         let key = NoiseKey { seed, stream, step, sample };
-        Ok(Some(LayerNoise { key, folded }))
+        Ok(Some(Noise::folded(key, (elements / folded) as u64)))
     }
 
     /// The input of this pass: `xs` itself, or as many copies of it along the first dimension as
     /// samples are folded.
     pub fn repeat(&self, xs: &Tensor) -> Result<Tensor> {
         match self.mode {
-            Mode::Sample(Draw { count, .. }) if count > 1 => {
+            Mode::Sample { count, .. } | Mode::Measure { count, .. } if count > 1 => {
                 let mut copies = vec![1; xs.rank()];
                 copies[0] = count as usize;
                 xs.repeat(copies)
@@ -198,19 +219,19 @@ impl Pass {
 
 /// A layer or model whose forward pass depends on its [`Pass`].
 ///
-/// Closures implement it, so a model needs no type of its own to be given to
-/// [`predict`](crate::predict):
+/// Closures implement it, so that [`predict`](crate::predict::predict) takes a model without a type
+/// of its own:
 ///
 /// ```
 /// # use candle_core::{Device, Result, Tensor};
-/// use vmf_candle::{Forward, Pass};
+/// use vmf_candle::prelude::*;
 /// let model = |xs: &Tensor, _pass: &Pass| xs.relu();
 /// # let xs = Tensor::new(&[[-1f32, 2.]], &Device::Cpu)?;
 /// assert_eq!(model.forward(&xs, &Pass::mean())?.to_vec2::<f32>()?, [[0., 2.]]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub trait Forward {
-    /// Computes the output for a batch, whose examples lie along the first dimension.
+    /// Computes the output for a batch with examples along the first dimension.
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor>;
 }
 
@@ -226,16 +247,21 @@ mod tests {
 
     #[test]
     fn uses_of_a_seed_do_not_overlap() -> Result<()> {
-        let counter =
-            |pass: Pass| pass.noise(7).map(|noise| noise.map(|n| (n.key.step, n.key.sample)));
+        let counter = |pass: Pass| {
+            let noise = pass.noise(7, &[4, 3])?;
+            Result::Ok(noise.map(|noise| (noise.key.step, noise.key.sample)))
+        };
         assert_eq!(counter(Pass::train(1, 5))?, Some((5, 0)));
         assert_eq!(counter(Pass::sample(1, 0))?, Some((0, 1)));
         assert_eq!(counter(Pass::sample(1, 4).at_batch(3))?, Some((3, 5)));
         assert_eq!(counter(Pass::train_noiseless())?, None);
+        assert_eq!(counter(Pass::measure(1, 3, 2))?, Some((3, 1)));
         assert_eq!(counter(Pass::mean())?, None);
+        assert_eq!(counter(Pass::expected())?, None);
         assert_eq!(counter(Pass::mean_as_trained())?, None);
         assert_eq!(counter(Pass::estimate(0))?, None);
-        assert!(Pass::sample(1, u32::MAX - 1).noise(7).is_err());
+        assert!(Pass::sample(1, u32::MAX - 1).noise(7, &[4, 3]).is_err());
+        assert!(Pass::folded(1, 0, 3).noise(7, &[4, 3]).is_err());
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! Checkpoints: resuming bit for bit, refusing what does not fit, surviving hostile files.
+//! Checkpoints: resuming bit for bit, refusing what does not fit, and files that are damaged or
+//! hostile.
 
 mod common;
 
@@ -9,16 +10,15 @@ use serde_json::json;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vmf_candle::{
-    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, cross_entropy, seeded,
-};
+use vmf_candle::prelude::*;
 
-/// The system's allocator, watching for requests that no honest reader of a small file would make.
+/// The system's allocator, which records the largest request. Reading a small file must not make a
+/// large one.
 struct Watching;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is handed on to the system's allocator unchanged.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// A directory of this test's own, removed at its end.
+/// A directory for one test, which removes it at its end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -83,7 +83,7 @@ fn progress() -> Progress {
         epoch: 1,
         step: 3,
         seed: u64::MAX,
-        metrics: json!({ "accuracy": 0.5 }),
+        state: json!({ "best_nll": 0.5 }),
     }
 }
 
@@ -112,14 +112,14 @@ fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
     assert_ne!(state(&resumed.vars), state(&unbroken.vars));
     let checkpoint = Checkpoint::open(&path)?;
     assert_eq!(checkpoint.progress(), &progress());
-    checkpoint.restore(&resumed.vars, Some(&mut optimizer))?;
+    checkpoint.restore(&resumed.vars, &resumed.posterior, Some(&mut optimizer))?;
     train(&resumed, &mut optimizer, 3..6)?;
     assert_eq!(state(&resumed.vars), state(&unbroken.vars));
 
     // Without the moments it would not.
     let forgetful = Model::new(2)?;
     let mut optimizer = adam(&forgetful)?;
-    checkpoint.restore(&forgetful.vars, None)?;
+    checkpoint.restore(&forgetful.vars, &forgetful.posterior, None)?;
     train(&forgetful, &mut optimizer, 3..6)?;
     assert_ne!(state(&forgetful.vars), state(&unbroken.vars));
     Ok(())
@@ -143,7 +143,7 @@ fn the_file_tells_the_posterior_and_serves_inference() -> Result<()> {
         assert_eq!(values(&ours), values(&theirs));
     }
 
-    // The format's own reader accepts it, and it is the same file each time.
+    // The `safetensors` crate accepts the file, and saving again writes the same bytes.
     let bytes = std::fs::read(&path)?;
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(tensors.len(), named(&model.vars).len());
@@ -151,6 +151,39 @@ fn the_file_tells_the_posterior_and_serves_inference() -> Result<()> {
     assert_eq!(bytes, std::fs::read(scratch.file("again"))?);
     let left: Vec<_> = std::fs::read_dir(&scratch.0)?.collect();
     assert_eq!(left.len(), 2, "a temporary file was left: {left:?}");
+    Ok(())
+}
+
+/// `golden/version_1.safetensors` was written by version 1 of the format, which called the state of
+/// the trainer `metrics`.
+#[test]
+fn files_of_version_1_open() -> Result<()> {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/version_1.safetensors");
+    let checkpoint = Checkpoint::open(golden)?;
+    let expected = Progress {
+        config: json!({ "width": 4 }),
+        epoch: 2,
+        step: 17,
+        seed: 5,
+        state: json!({ "step_in_epoch": 3, "best_nll": 0.25 }),
+    };
+    assert_eq!(checkpoint.progress(), &expected);
+
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let config = VmfConfig::default().relu().sigma_groups(2);
+    vmf_linear(3, 4, config, &posterior, seeded(&vars, 1, DType::F32, &Device::Cpu).pp("layer"))?;
+    let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
+    checkpoint.restore(&vars, &posterior, Some(&mut adam))?;
+    assert_eq!(checkpoint.summary()?, posterior.summary()?);
+    assert!(adam.state()?.iter().all(|(_, moments)| moments.steps == 1));
+
+    // Saved again, it is a file of the present version with the same contents.
+    let scratch = Scratch::new("version");
+    checkpoint.save(scratch.file("again"))?;
+    let again = Checkpoint::open(scratch.file("again"))?;
+    assert_eq!(again.progress(), &expected);
+    let text = String::from_utf8_lossy(&std::fs::read(scratch.file("again"))?).into_owned();
+    assert!(text.contains(r#"\"version\":2"#) && text.contains(r#"\"state\""#), "{text}");
     Ok(())
 }
 
@@ -177,14 +210,15 @@ fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
         let (vars, posterior) = other(plan, dtype)?;
         let mut optimizer = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
         let before = state(&vars);
-        let error = with_moments.restore(&vars, Some(&mut optimizer)).unwrap_err();
+        let error = with_moments.restore(&vars, &posterior, Some(&mut optimizer)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(state(&vars), before);
         assert_eq!(optimizer.state()?.len(), 0);
     }
     let fresh = Model::new(2)?;
     let before = state(&fresh.vars);
-    let error = without.restore(&fresh.vars, Some(&mut adam(&fresh)?)).unwrap_err();
+    let error =
+        without.restore(&fresh.vars, &fresh.posterior, Some(&mut adam(&fresh)?)).unwrap_err();
     assert!(error.to_string().contains("no optimizer state"), "{error}");
     assert_eq!(state(&fresh.vars), before);
     Ok(())
@@ -246,7 +280,8 @@ fn hostile_files_are_errors() -> Result<()> {
         ("not valid", assemble(r#"{"__metadata__":{"vmf":"[]"}}"#, &[])),
         ("header", assemble(r#"{"__metadata__":{"vmf":3}}"#, &[])),
         ("format", assemble(r#"{"__metadata__":{"vmf":"{\"format\":\"x\",\"version\":1}"}}"#, &[])),
-        ("version 2", assemble(&format!("{{{}}}", metadata.replace(r#"\":1"#, r#"\":2"#)), &[])),
+        ("version 3", assemble(&format!("{{{}}}", metadata.replace(r#"\":1"#, r#"\":3"#)), &[])),
+        ("version 0", assemble(&format!("{{{}}}", metadata.replace(r#"\":1"#, r#"\":0"#)), &[])),
         ("belong to no tensor", assemble(&sound, &[0; 9])),
         ("past the end", assemble(&sound, &[0; 7])),
         (
@@ -259,11 +294,11 @@ fn hostile_files_are_errors() -> Result<()> {
         ),
         ("gap", assemble(&format!("{{{metadata},{a},{}}}", tensor("b", "[2]", 9, 17)), &[0; 17])),
         (
-            "is said to be",
+            "the header says",
             assemble(&format!("{{{metadata},{}}}", tensor("a", "[3]", 0, 8)), &[0; 8]),
         ),
         (
-            "is said to be",
+            "the header says",
             assemble(
                 &format!(
                     "{{{metadata},{}}}",
@@ -273,7 +308,7 @@ fn hostile_files_are_errors() -> Result<()> {
             ),
         ),
         (
-            "is said to be",
+            "the header says",
             assemble(
                 &format!("{{{metadata},{}}}", tensor("a", "[9223372036854775808,2]", 0, 8)),
                 &[0; 8],
@@ -313,7 +348,7 @@ fn hostile_files_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// A generator of the test's own, so that a failure can be repeated.
+/// A seeded generator, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -362,8 +397,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
             bytes.resize(16, 0);
         }
     }
-    // Half of the time the length of the header is put right, so that damage reaches what lies
-    // behind that check.
+    // Half of the time the length of the header is corrected, so that damage gets past that check.
     if random.below(2) == 0
         && let Some(end) = bytes.windows(2).rposition(|pair| pair == b"}}")
     {
@@ -404,15 +438,15 @@ fn thousands_of_damaged_files_neither_panic_nor_allocate_what_they_claim() -> Re
         assert!(largest < 64 * bytes.len() + (1 << 20), "round {round}: {largest} bytes");
         match opened {
             Err(_) => refused += 1,
-            Ok(mutant) => match mutant.restore(&vars, Some(&mut optimizer)) {
+            Ok(mutant) => match mutant.restore(&vars, &posterior, Some(&mut optimizer)) {
                 Err(_) => {
                     refused += 1;
                     assert_eq!(state(&vars), before, "round {round}");
                 }
-                // Damage to a number inside a tensor or a string cannot be told from another value.
+                // Damage to a number inside a tensor or a string looks like another value.
                 Ok(()) => {
                     accepted += 1;
-                    checkpoint.restore(&vars, Some(&mut optimizer))?;
+                    checkpoint.restore(&vars, &posterior, Some(&mut optimizer))?;
                 }
             },
         }
@@ -440,7 +474,7 @@ fn tensors_of_every_dtype_survive() -> Result<()> {
         for (_, var) in named(&vars) {
             var.set(&Tensor::ones(var.shape(), dtype, &Device::Cpu)?)?;
         }
-        Checkpoint::open(&path)?.restore(&vars, None)?;
+        Checkpoint::open(&path)?.restore(&vars, &Posterior::new(), None)?;
         assert_eq!(state(&vars), before);
     }
     Ok(())

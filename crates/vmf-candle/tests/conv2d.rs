@@ -9,8 +9,8 @@ use common::{largest_difference, values};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
-use vmf_candle::ops::{FastConv2d, conv2d};
-use vmf_candle::seeded;
+use vmf_candle::ops::{FusedConv2d, conv2d};
+use vmf_candle::prelude::*;
 
 /// A convolution: the shapes of its arguments and how it moves.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,7 @@ fn values_and_gradients_are_those_of_the_loops_and_of_candle() -> Result<()> {
             dx[i] += g[k] * w[j];
             dw[j] += g[k] * x[i];
         });
-        // f32 is the fast path, f64 Candle's: each rounds as its precision does.
+        // Our kernels compute in f32, Candle's in f64. The tolerances are those of the dtypes.
         for (dtype, tolerance) in [(DType::F32, 3e-5), (DType::F64, 1e-12)] {
             let xs = Var::from_tensor(&xs.to_dtype(dtype)?)?;
             let weight = Var::from_tensor(&weight.to_dtype(dtype)?)?;
@@ -198,15 +198,15 @@ fn a_frozen_weight_or_input_gets_no_gradient_and_its_partner_does() -> Result<()
 }
 
 #[test]
-fn a_layer_of_candle_nn_computes_the_same_with_the_fast_kernels() -> Result<()> {
+fn a_layer_of_candle_nn_computes_the_same_with_our_kernels() -> Result<()> {
     let vars = VarMap::new();
     let vb = seeded(&vars, 1, DType::F32, &Device::Cpu);
     let config = Conv2dConfig { padding: 1, stride: 2, groups: 2, ..Default::default() };
     let layer = candle_nn::conv2d(4, 6, 3, config, vb)?;
     let xs = normal([2, 4, 7, 6], &mut StdRng::seed_from_u64(2))?.to_dtype(DType::F32)?;
     let stock = values(&layer.forward(&xs)?);
-    let fast = values(&FastConv2d::from(layer).forward(&xs)?);
-    assert!(largest_difference(&fast, &stock) < 1e-5);
+    let fused = values(&FusedConv2d::from(layer).forward(&xs)?);
+    assert!(largest_difference(&fused, &stock) < 1e-5);
     Ok(())
 }
 

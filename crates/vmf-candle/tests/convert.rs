@@ -6,16 +6,15 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{BatchNorm, Conv2d, Conv2dConfig, Module, ModuleT, Optimizer, VarBuilder, VarMap};
 use common::{images, largest_difference, named, values, wave};
 use std::collections::HashMap;
+use vmf_candle::checkpoint::{Convert, Converted};
 use vmf_candle::ops::max_pool2d;
-use vmf_candle::{
-    Adam, AdamConfig, Convert, Converted, Forward, Parameterization, Pass, Posterior, Sequential,
-    VmfConfig, cross_entropy, seeded, vmf_conv2d,
-};
+use vmf_candle::posterior::Parameterization;
+use vmf_candle::prelude::*;
 
 /// The network of tests/golden/generate.py, of variational units.
-fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
+fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Chain> {
     let unit = |norm: &str| VmfConfig::default().relu().affine().norm_at(norm).padding(1);
-    Ok(Sequential::new()
+    Ok(Chain::new()
         .add(vmf_conv2d(3, 4, 3, unit("1"), posterior, vb.pp("features.0"))?)
         .add_plain(|xs: &Tensor| max_pool2d(xs, 2, 2, 0))
         .add(vmf_conv2d(4, 6, 3, unit("5"), posterior, vb.pp("features.4"))?)
@@ -82,7 +81,7 @@ fn a_candle_model_keeps_its_logits_and_goes_on_training() -> Result<()> {
     let vb = seeded(&vars, 0, DType::F32, &Device::Cpu);
     let config = VmfConfig::default().relu().affine().norm_at("stem_norm");
     let config = config.parameterization(Parameterization::Softplus).padding(1);
-    let network = Sequential::new()
+    let network = Chain::new()
         .add(vmf_conv2d(3, 8, 3, config, &posterior, vb.pp("stem"))?)
         .add_plain(|xs: &Tensor| xs.mean((2, 3)))
         .add_plain(candle_nn::linear(8, 10, vb.pp("head"))?);

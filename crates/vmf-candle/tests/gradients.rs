@@ -1,5 +1,5 @@
-//! Every layer's gradients against finite differences in double precision, the fused operation
-//! against its reference, and what the three modes of a pass do.
+//! Every layer's gradients against finite differences in f64, the fused operation against its
+//! reference, and what each kind of pass does.
 
 mod common;
 
@@ -8,16 +8,16 @@ use candle_nn::VarMap;
 use common::{
     Model, images, largest_difference, named, numeric_gradient, values, wave, weighted_sum,
 };
+use vmf_candle::layers::WeightConstraint;
 use vmf_candle::ops::{
-    Activation, BnNoise, bn_noise, bn_noise_eval, bn_noise_eval_reference, bn_noise_reference,
+    Statistics, bn_noise, bn_noise_config, bn_noise_eval, bn_noise_eval_reference,
+    bn_noise_reference,
 };
-use vmf_candle::{
-    Elbo, Forward, NoiseLayerConfig, Parameterization, Pass, Posterior, Sigma, SigmaConfig,
-    VmfConfig, WeightConstraint, cross_entropy, noise_layer, seeded, vmf_conv2d, vmf_linear,
-};
+use vmf_candle::posterior::{Parameterization, Sigma, SigmaConfig};
+use vmf_candle::prelude::*;
 
-/// Compares the gradients of a loss in every variable of a model, and in its input, with finite
-/// differences. Running statistics move at each evaluation but do not enter a training pass.
+/// Compares the gradients of a loss with respect to every variable of a model and to its input with
+/// finite differences. Running statistics are left out: a training pass does not use them.
 fn check_gradients(
     what: &str,
     vars: &VarMap,
@@ -46,7 +46,7 @@ fn configs() -> Vec<(&'static str, VmfConfig)> {
         ("plain", base.clone()),
         ("relu", base.clone().relu()),
         ("softplus", base.clone().parameterization(Parameterization::Softplus)),
-        ("groups", base.clone().groups(3)),
+        ("sigma groups", base.clone().sigma_groups(3)),
         ("affine", base.clone().affine().relu()),
         ("weight norm", base.constraint(WeightConstraint::WeightNorm { gain: 1.7 })),
     ]
@@ -85,7 +85,7 @@ fn convolutions() -> Result<()> {
             let (vars, posterior) = (VarMap::new(), Posterior::new());
             let vb = seeded(&vars, 5, DType::F64, &Device::Cpu);
             let config = config.clone().padding(padding).stride(stride);
-            let config = config.dilation(dilation).channel_groups(groups);
+            let config = config.dilation(dilation).groups(groups);
             let layer = vmf_conv2d(3, 6, 3, config, &posterior, vb.pp("layer"))?;
             let xs = Var::from_tensor(&wave(&[2, 3, 5, 4], 1.0, 0.0)?)?;
             let loss = || weighted_sum(&layer.forward(&xs, &Pass::train(1, 2))?);
@@ -121,21 +121,22 @@ fn noise_layers_and_shared_sigma() -> Result<()> {
 
 #[test]
 fn fused_and_reference_agree() -> Result<()> {
-    let noise = Pass::folded(9, 4, 3).noise(77)?;
     for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
         for shape in [&[6, 4][..], &[6, 8, 5, 3], &[6, 2, 7]] {
-            for activation in [Activation::Identity, Activation::Relu] {
-                for noise in [noise, None] {
-                    let op = BnNoise { eps: 1e-5, activation, noise };
+            for relu in [false, true] {
+                for noise in [Pass::folded(9, 4, 3).noise(77, shape)?, None] {
                     let u = Var::from_tensor(&wave(shape, 1.1, 0.3)?.to_dtype(dtype)?)?;
+                    let config = bn_noise_config(&u)?.relu(relu);
                     let sigma = Var::new(&[0.5f64, 0.9], &Device::Cpu)?;
-                    let mean = wave(&shape[1..2], 0.3, 0.0)?;
-                    let var = (wave(&shape[1..2], 0.9, 0.0)? + 2.0)?;
+                    let given = Statistics {
+                        mean: wave(&shape[1..2], 0.3, 0.0)?,
+                        var: (wave(&shape[1..2], 0.9, 0.0)? + 2.0)?,
+                    };
                     let outputs = [
-                        bn_noise(&u, &sigma, &op)?.0,
-                        bn_noise_reference(&u, &sigma, &op)?.0,
-                        bn_noise_eval(&u, &sigma, &mean, &var, &op)?,
-                        bn_noise_eval_reference(&u, &sigma, &mean, &var, &op)?,
+                        bn_noise(&u, &sigma, &config, noise)?.0,
+                        bn_noise_reference(&u, &sigma, &config, noise)?.0,
+                        bn_noise_eval(&u, &sigma, &given, &config, noise)?,
+                        bn_noise_eval_reference(&u, &sigma, &given, &config, noise)?,
                     ];
                     let results = outputs
                         .iter()
@@ -197,8 +198,8 @@ fn modes_differ_as_documented() -> Result<()> {
         vec![with("running_"), with("noise_free_")]
     };
 
-    // The same pass gives the same result; another step or seed gives another; training moves both
-    // sets alike.
+    // Equal passes give equal results, another step or seed gives another, and training updates
+    // both sets of statistics alike.
     let before = statistics();
     let first = run(Pass::train(1, 0))?;
     let trained = statistics();
@@ -209,19 +210,19 @@ fn modes_differ_as_documented() -> Result<()> {
     assert_ne!(first, run(Pass::train(2, 0))?);
 
     // Mean and sample passes change nothing; the mean pass has no noise.
-    let kept = statistics();
+    let before = statistics();
     let mean = run(Pass::mean())?;
     assert_eq!(mean, run(Pass::mean())?);
     assert_ne!(mean, run(Pass::sample(1, 0))?);
     assert_ne!(run(Pass::sample(1, 0))?, run(Pass::sample(1, 1))?);
     assert_ne!(run(Pass::sample(1, 0))?, run(Pass::sample(1, 0).at_batch(1))?);
-    assert_eq!(kept, statistics());
+    assert_eq!(before, statistics());
 
-    // An estimating pass moves the noise-free set alone, to the statistics of the batch.
+    // An estimating pass sets the noise-free set, and only that, to the statistics of the batch.
     run(Pass::estimate(0))?;
     let estimated = statistics();
-    assert_eq!(kept[0], estimated[0]);
-    assert_ne!(kept[1], estimated[1]);
+    assert_eq!(before[0], estimated[0]);
+    assert_ne!(before[1], estimated[1]);
     assert_ne!(mean, run(Pass::mean())?);
     Ok(())
 }

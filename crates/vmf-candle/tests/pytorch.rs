@@ -7,11 +7,9 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::VarMap;
 use common::{largest_difference, values, wave, weighted_sum};
 use serde_json::Value;
-use vmf_candle::ops::{avg_pool2d, max_pool2d};
-use vmf_candle::{
-    Forward, NoiseLayerConfig, Pass, Posterior, Sigma, VmfConfig, noise_layer, seeded, vmf_conv2d,
-    vmf_linear,
-};
+use vmf_candle::ops::{Statistics, avg_pool2d, max_pool2d};
+use vmf_candle::posterior::Sigma;
+use vmf_candle::prelude::*;
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("golden/golden.json")).unwrap()
@@ -27,7 +25,7 @@ struct Case<'a> {
     xs: Var,
     weight: &'a Tensor,
     sigma: &'a Sigma,
-    running: (Tensor, Tensor),
+    running: Statistics,
     ys: Tensor,
 }
 
@@ -45,8 +43,8 @@ fn check(case: Case) -> Result<()> {
         ("dx", gradient(&case.xs), numbers(&case.golden["dx"])),
         ("dw", gradient(case.weight), numbers(&case.golden["dw"])),
         ("drho", gradient(&case.sigma.rho()), by_rho),
-        ("mean", values(&case.running.0), numbers(&case.golden["running_mean"])),
-        ("var", values(&case.running.1), numbers(&case.golden["running_var"])),
+        ("mean", values(&case.running.mean), numbers(&case.golden["running_mean"])),
+        ("var", values(&case.running.var), numbers(&case.golden["running_var"])),
     ] {
         let difference = largest_difference(&ours, &theirs);
         assert!(difference < 1e-9, "{name} differs by {difference:e}");
@@ -76,12 +74,11 @@ fn linear_layer() -> Result<()> {
 }
 
 #[test]
-fn convolution_with_stride_channel_groups_and_two_sigmas() -> Result<()> {
+fn convolution_with_stride_groups_and_two_sigmas() -> Result<()> {
     let golden = &golden()["conv"];
     let (mut vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, 0, DType::F64, &Device::Cpu);
-    let config = VmfConfig::default().relu().groups(2);
-    let config = config.padding(1).stride(2).channel_groups(2);
+    let config = VmfConfig::default().relu().sigma_groups(2).padding(1).stride(2).groups(2);
     let layer = vmf_conv2d(4, 6, 3, config, &posterior, vb.pp("conv"))?;
     let weight = Tensor::from_vec(numbers(&golden["weight"]), (6, 2, 3, 3), &Device::Cpu)?;
     vars.set_one("conv.weight", weight)?;

@@ -8,9 +8,7 @@ use common::values;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, StandardNormal};
-use vmf_candle::{
-    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, VmfConfig, gaussian_nll, seeded, vmf_linear,
-};
+use vmf_candle::prelude::*;
 use vmf_core::{Sphere, VonMisesFisher, expected_cosine};
 
 fn normals(count: usize, rng: &mut StdRng) -> Vec<f64> {
@@ -33,7 +31,7 @@ fn stationary_sigma(dim: f64, observation_noise: f64, samples: f64) -> f64 {
     (((1.0 + 4.0 * a * b).sqrt() - 1.0) / (2.0 * a)).sqrt()
 }
 
-/// A linear student `y = BN(w~ . x) + sigma eps` of a linear teacher, trained on the evidence lower
+/// A linear student `y = BN(w~ . x) + sigma z` of a linear teacher, trained on the evidence lower
 /// bound with known observation noise, ends at the sigma_eff that the theory predicts.
 fn learned_sigma(dim: usize, observation_noise: f64, samples: usize) -> Result<f64> {
     let mut rng = StdRng::seed_from_u64(1);
@@ -82,7 +80,7 @@ fn a_linear_student_learns_the_sigma_of_the_closed_form() -> Result<()> {
 }
 
 /// The residual `w . x / A - mu . x` of weights drawn from the posterior and inputs from `N(0, I)`:
-/// the noise that the theory replaces by `sigma_eff * eps`.
+/// the noise that the theory replaces by `sigma_eff * z`.
 struct Residuals {
     sigma: f64,
     values: Vec<f64>,

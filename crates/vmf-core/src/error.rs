@@ -1,4 +1,4 @@
-//! What can be wrong with what a caller hands in.
+//! Why a distribution or a sphere cannot be built.
 
 /// An argument that a distribution or a sphere cannot be built from.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -19,9 +19,9 @@ pub enum Error {
     /// A vector holds a NaN or an infinity.
     #[error("entry {index} of the vector is {value}, not a finite number")]
     NotFinite {
-        /// Where it stands.
+        /// Its index.
         index: usize,
-        /// What stands there.
+        /// Its value.
         value: f64,
     },
     /// A direction must have length one.
@@ -39,6 +39,17 @@ pub enum Error {
         expected: usize,
         /// The length it has.
         actual: usize,
+    },
+    /// A softmax needs at least one class.
+    #[error("there are no logits: a softmax needs at least one class")]
+    NoClasses,
+    /// A variance must not be negative.
+    #[error("the variance of class {class} is {variance}, a negative number")]
+    BadVariance {
+        /// The class, from 0.
+        class: usize,
+        /// The variance given.
+        variance: f64,
     },
     /// A fit needs at least one observation.
     #[error("no observations to fit")]

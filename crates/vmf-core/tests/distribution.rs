@@ -61,7 +61,7 @@ fn density_integrates_to_one_on_the_circle() {
 }
 
 #[test]
-fn divergences_agree() {
+fn kls_agree() {
     let uniform = VonMisesFisher::new(direction(40), 0.0).unwrap();
     let mut reversed = direction(40);
     reversed.reverse();

@@ -1,5 +1,4 @@
-//! The link between concentration and effective noise, the training divergence, and the limits of
-//! both.
+//! The link between concentration and effective noise, the training KL, and the limits of both.
 
 use proptest::prelude::*;
 use vmf_core::{Parameterization, Sphere, expected_cosine};
@@ -46,7 +45,7 @@ fn our_closed_forms_are_off_by_one_over_d() {
 }
 
 #[test]
-fn the_training_divergence_is_tight_in_the_exact_noise() {
+fn the_training_kl_is_tight_in_the_exact_noise() {
     // Largest relative error over all concentrations, for the exact sigma_eff.
     for (dim, bound) in [(3, 9.1e-3), (27, 5.1e-3), (100, 1.5e-3), (576, 2.6e-4), (4608, 3.3e-5)] {
         let s = sphere(dim);
@@ -105,7 +104,7 @@ fn what_the_paper_prints_misses_the_same_limits() {
 /// mpmath: `mp.dps = 50; (D-1)/2 * mp.log1p(mp.mpf(D)/(D-1)/sigma**2)` at the doubles nearest to
 /// these sigmas.
 #[test]
-fn training_divergence_at_the_ends_of_its_range() {
+fn training_kl_at_the_ends_of_its_range() {
     for (dim, sigma, exact) in TRAINING {
         let value = sphere(dim).kl_approx(sigma);
         assert!(

@@ -67,7 +67,7 @@ fn variances_are_exact() {
 }
 
 #[test]
-fn divergence_is_exact() {
+fn kl_is_exact() {
     check("KL", 3e-14, |s, k| s.kl(k), |g| g.kl, relative);
 }
 
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn divergence_increases(log_dim in 0.31f64..6.0, log_kappa in -6f64..8.0, factor in 1.0001f64..10.0) {
+    fn kl_increases(log_dim in 0.31f64..6.0, log_kappa in -6f64..8.0, factor in 1.0001f64..10.0) {
         let sphere = Sphere::new(10f64.powf(log_dim) as usize).unwrap();
         let kappa = 10f64.powf(log_kappa);
         prop_assert!(sphere.kl(kappa) > 0.0);

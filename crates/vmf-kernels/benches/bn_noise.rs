@@ -1,21 +1,21 @@
-//! Fused normalization + noise + ReLU against the same chain in Candle's and PyTorch's own
-//! operations.
+//! Compares the fused normalization, noise and ReLU with the same chain in the operations of Candle
+//! and PyTorch.
 //!
 //! ```text
 //! cargo bench -p vmf-kernels --bench bn_noise            64 images, 64 channels, 32 x 32
 //! VMF_PYTHON=/path/to/python cargo bench ...             a Python that has torch; `python3` otherwise
 //! ```
-//! All contenders take turns, round after round, and each is judged by its best round: what is
-//! printed are ratios of times from one run on one machine. One thread is measured in processor
-//! time, which other programs on the machine disturb less; more threads by the clock on the wall.
-//! Every contender computes y, du and dsigma, unless its name says otherwise.
+//! All contenders take turns, round after round, and the best round of each counts. The ratios are
+//! therefore of times from one run on one machine. One thread is measured in processor time, which
+//! other programs on the machine disturb less, and more threads in wall time. Every contender
+//! computes y, du and dsigma, unless its name says otherwise.
 
 use candle_core::{D, Device, Tensor, Var};
 use cpu_time::ProcessTime;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
-use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward, forward_train};
+use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward_train, forward_train};
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 
 const BATCH: usize = 64;
@@ -48,7 +48,7 @@ fn compare(threads: usize) {
     for round in 0..ROUNDS {
         let mut times: Vec<f64> =
             ours.iter_mut().map(|ours| timed(threads, || ours.step())).collect();
-        // Candle is slow enough to be measured well by fewer rounds.
+        // Candle is slow enough that fewer rounds measure it well.
         times.push(if round % 5 == 0 {
             timed(threads, || candle.step().expect("Candle's chain"))
         } else {
@@ -118,7 +118,7 @@ impl Ours {
         let statistics =
             forward_train(&self.config, term, &self.u, &mut self.y).expect("valid arguments");
         let saved = Saved { u: &self.u, y: &self.y, statistics: &statistics };
-        backward(&self.config, term, saved, &self.dy, &mut self.du).expect("valid arguments");
+        backward_train(&self.config, term, saved, &self.dy, &mut self.du).expect("valid arguments");
     }
 }
 
@@ -161,7 +161,7 @@ impl Candle {
     }
 }
 
-/// A Python process that times PyTorch when it is told to.
+/// A Python process that times PyTorch each time it reads a line.
 struct Peer {
     child: Child,
     input: ChildStdin,
@@ -171,7 +171,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// `None`, with a word about it, where there is no Python with torch.
+    /// `None`, with a message, if there is no Python with torch.
     fn start(threads: usize) -> Option<Self> {
         let python = std::env::var("VMF_PYTHON").unwrap_or_else(|_| "python3".to_string());
         let peer = Self::start_with(&python, threads);
@@ -215,7 +215,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It waits for input: killing it is how it ends.
+        // The process waits for input until it is killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

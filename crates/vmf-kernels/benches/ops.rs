@@ -1,18 +1,18 @@
-//! The operations that [`conv`](../conv.rs) and [`gemm`](../gemm.rs) do not time, beside those of
-//! stock Candle: `cargo bench -p vmf-kernels --bench ops -- [threads]`.
+//! Times the operations that [`conv`](../conv.rs) and [`gemm`](../gemm.rs) leave out, beside those
+//! of stock Candle: `cargo bench -p vmf-kernels --bench ops -- [threads]`.
 //!
-//! Convolutions of other shapes than 3x3 (forward; input and weight gradient), pooling, conversions
-//! of layout and the optimizer's step. The contenders take turns, and the fastest run of each
-//! counts. Ours are in the layout `[position][image][channel]`, Candle's in its own. Candle has no
-//! gradient for a convolution in groups and no optimizer below its tensors: there only our time is
-//! given.
+//! These are convolutions with kernels other than 3x3 (forward; input and weight gradient),
+//! pooling, conversions of layout and the optimizer's step. The contenders take turns, and the
+//! fastest run of each counts. Our tensors are in HWNC, those of Candle in NCHW. Candle has no
+//! gradient for a convolution in groups and no optimizer on plain slices, so only our time is
+//! printed there.
 
 mod common;
 
 use candle_core::{Device, Tensor, Var};
 use common::{best_in_turns, random, with_threads};
+use vmf_kernels::Layout;
 use vmf_kernels::adam::{AdamConfig, adam};
-use vmf_kernels::bn_noise::Layout;
 use vmf_kernels::conv::{Conv2d, ConvShape, to_hwnc, to_nchw};
 use vmf_kernels::pool::{Pool, PoolShape};
 
@@ -35,8 +35,8 @@ fn main() {
     });
 }
 
-/// One line: times of the forward and of the backward pass, ours and Candle's, and how many times
-/// ours Candle's is.
+/// Prints one line: the times of the forward and the backward pass, ours and Candle's, and the
+/// ratio of Candle's to ours.
 fn print(name: &str, passes: [Option<(f64, Option<f64>)>; 2]) {
     print!("{name:<44}");
     for (pass, width) in passes.into_iter().zip([9, 12]) {
@@ -112,19 +112,19 @@ fn pooling() {
     let x = random(shape.input_len(), 1);
     let dy = vec![1.0; shape.output_len()];
     let (mut y, mut dx) = (dy.clone(), x.clone());
-    let mut tap = vec![0; dy.len()];
+    let mut argmax = vec![0; dy.len()];
     let theirs = variable(&x, (BATCH, 64, 32, 32));
 
     let graph = theirs.max_pool2d(2).expect("Candle's pooling");
     let forward = best_in_turns(
         REPS,
-        [&mut || pool.max_forward(&x, &mut y, &mut tap).expect("lengths that fit"), &mut || {
+        [&mut || pool.max_forward(&x, &mut y, &mut argmax).expect("lengths that fit"), &mut || {
             drop(theirs.detach().max_pool2d(2).expect("Candle's pooling"))
         }],
     );
     let backward = best_in_turns(
         REPS,
-        [&mut || pool.max_backward(&tap, &dy, &mut dx).expect("lengths that fit"), &mut || {
+        [&mut || pool.max_backward(&argmax, &dy, &mut dx).expect("lengths that fit"), &mut || {
             drop(graph.backward().expect("Candle's gradient"))
         }],
     );

@@ -11,7 +11,7 @@ use vmf_kernels::bn_noise::{NoiseTerm, Statistics};
 use vmf_kernels::conv::{Algorithm, Conv2d, ConvShape};
 use vmf_kernels::gemm::{Matrix, gemm};
 use vmf_kernels::noise::{Noise, NoiseKey};
-use vmf_kernels::unit::{Gradients, Kept, Saved, Unit};
+use vmf_kernels::unit::{Gradients, Operands, Saved, Unit};
 
 /// Output channels of each convolution, and whether pooling follows.
 const VGG16: [(usize, bool); 13] = [
@@ -62,7 +62,7 @@ struct Layer {
     sigma: Parameter,
     running: Statistics,
     y: Vec<f32>,
-    kept: Kept,
+    saved: Saved,
 }
 
 struct Network {
@@ -99,7 +99,7 @@ impl Network {
                 sigma,
                 running: Statistics { mean: vec![0.0; outputs], var: vec![1.0; outputs] },
                 y: vec![0.0; unit.output_len()],
-                kept: Kept::default(),
+                saved: Saved::default(),
                 unit,
             });
             (inputs, size) = (outputs, unit.output());
@@ -134,9 +134,9 @@ impl Network {
             let x = before.last().map_or(x, |layer| &layer.y);
             let noise = noise_term(self.noise, i, step, &layer.sigma.value);
             let w = &layer.weights.value;
-            layer.unit.forward_train(noise, x, w, &mut layer.y, &mut layer.kept).unwrap();
+            layer.unit.forward_train(noise, x, w, &mut layer.y, &mut layer.saved).unwrap();
             let count = layer.unit.conv_len() / layer.running.mean.len();
-            let batch = &layer.kept.statistics;
+            let batch = &layer.saved.statistics;
             for (running, new) in layer.running.mean.iter_mut().zip(&batch.mean) {
                 *running += 0.1 * (new - *running);
             }
@@ -163,14 +163,17 @@ impl Network {
             let (before, layer) = self.layers.split_at_mut(i);
             let layer = &mut layer[0];
             let x = before.last().map_or(x, |layer| &layer.y);
-            let saved = Saved { x, w: &layer.weights.value, y: &layer.y, kept: &layer.kept };
+            let operands = Operands { x, w: &layer.weights.value, y: &layer.y };
             let gradients = Gradients {
                 dx: (i > 0).then(|| &mut dx[..x.len()]),
                 dw: &mut layer.weights.gradient,
             };
             let noise = noise_term(self.noise, i, step, &layer.sigma.value);
             let dy_of_layer = &dy[..layer.y.len()];
-            let dsigma = layer.unit.backward(noise, saved, dy_of_layer, gradients).unwrap();
+            let dsigma = layer
+                .unit
+                .backward_train(noise, operands, &layer.saved, dy_of_layer, gradients)
+                .unwrap();
             layer.sigma.gradient[..dsigma.len()].copy_from_slice(&dsigma);
             std::mem::swap(dy, dx);
         }

@@ -1,6 +1,7 @@
-//! The number types of the kernels: what a tensor stores, and in what it is computed.
+//! The number types of the kernels: those that tensors are stored in, and those that kernels
+//! compute in.
 
-use crate::noise::BoxMuller;
+use crate::box_muller::BoxMuller;
 use crate::simd::Simd;
 use half::{bf16, f16};
 
@@ -14,13 +15,13 @@ mod sealed {
 
 /// A type that a tensor can be stored in: `f32`, `f64`, `f16` or `bf16`.
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
-    /// The type it is computed in: itself, or `f32` for the two half precisions.
+    /// The type that kernels compute in: this type, or `f32` for the two half precisions.
     type Real: Real;
 
-    /// The value, ready to compute with.
+    /// The value in the type that kernels compute in.
     fn to_real(self) -> Self::Real;
 
-    /// A computed value, rounded for storage.
+    /// A computed value, rounded to this type.
     fn from_real(value: Self::Real) -> Self;
 }
 
@@ -39,7 +40,7 @@ pub trait Real:
     /// Zero.
     const ZERO: Self;
 
-    /// Below every finite number.
+    /// Negative infinity.
     const NEG_INFINITY: Self;
 
     /// The nearest representable number.

@@ -1,11 +1,11 @@
-//! What can be wrong with the arguments of a kernel.
+//! The errors of the kernels.
 
-/// Why a kernel refused its arguments. Nothing has been written when one of these is returned.
+/// Why a kernel refused its arguments. When it returns such an error, it has written no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A slice does not have the length that the shape asks for.
-    #[error("`{name}` has {actual} elements, but the shape asks for {expected}")]
+    /// A slice does not have the length that the shape requires.
+    #[error("`{name}` has {actual} elements, but the shape requires {expected}")]
     Length {
         /// The argument's name.
         name: &'static str,
@@ -22,7 +22,7 @@ pub enum Error {
         shape: String,
     },
 
-    /// A tensor has more elements than the noise can number.
+    /// A noise sample has more elements than the counter of the noise can number.
     #[error(
         "{elements} elements in one noise sample; the counter numbers at most 2^34, split the tensor"
     )]
@@ -39,7 +39,7 @@ pub enum Error {
     Folding {
         /// Elements in the tensor.
         elements: usize,
-        /// Elements that were said to make one sample.
+        /// Elements of one sample, as given.
         per_sample: u64,
     },
 
@@ -47,7 +47,7 @@ pub enum Error {
     #[error(
         "{groups} noise scales for {channels} channels; give one scale, or a number that divides the channels"
     )]
-    Groups {
+    SigmaGroups {
         /// How many scales were given.
         groups: usize,
         /// How many channels there are.
@@ -66,7 +66,7 @@ pub enum Error {
     },
 }
 
-/// Checks one slice against the length its shape asks for.
+/// Checks that a slice has the length that the shape requires.
 pub(crate) fn check_length(
     name: &'static str,
     actual: usize,

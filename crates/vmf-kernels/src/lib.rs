@@ -3,52 +3,55 @@
 //!
 //! # Why there is such a crate
 //!
-//! Behind a normalization layer only the direction of a weight matters. A von Mises-Fisher
-//! posterior over that direction then amounts, in high dimension, to one number a layer: the layer
-//! computes
+//! Behind a normalization layer only the direction of a weight matters. In high dimension, a von
+//! Mises-Fisher posterior over that direction amounts to one number per layer: the layer computes
 //! ```text
 //! y = BN(w . x) + sigma * z,     z standard normal
 //! ```
-//! Written with the operations of a tensor library, the right-hand side is about a dozen passes
-//! over memory and a tensor of noise that is kept for the backward pass. Here it is one operation,
-//! [`bn_noise`], that reads its input twice, writes its output once and keeps no noise at all. What
-//! makes that possible is the idea of [`noise`]: z is a *function* of the element's index, not the
-//! next number of a generator, so whoever needs it computes it.
+//! With the operations of a tensor library, the right-hand side takes about a dozen passes over
+//! memory, and a tensor of noise that is saved for the backward pass. Here it is one operation,
+//! [`bn_noise`], which reads its input twice, writes its output once and saves no noise. This is
+//! possible because of the idea of [`noise`]: z is a *function* of the element's index, not the
+//! next number of a generator, so every pass that needs z computes it.
 //!
 //! # What is here
 //!
-//! One folder an operation: its equations, its types and its kernels side by side.
+//! Each operation has a folder with its equations, its types and its kernels side by side.
 //!
 //! | module | operation |
 //! |---|---|
-//! | [`noise`] | standard normals as a function of (seed, stream, step, sample, element): the specification, and fast ways to evaluate it |
+//! | [`noise`] | standard normals as a function of (seed, stream, step, sample, element): the specification, and fast code for it |
 //! | [`bn_noise`] | batch normalization + noise + ReLU, forward and backward, training and evaluation |
 //! | [`mod@unit`] | the variational unit: convolution, normalization, noise, ReLU and pooling as one operation |
+//! | [`expected`] | normalization + expected ReLU (+ pooling): prediction in one deterministic pass |
 //! | [`conv`] | convolution and its gradients, directly and by Winograd's algorithm |
 //! | [`gemm`] | the matrix product they are made of |
 //! | [`pool`] | maximum and average pooling with their gradients |
-//! | [`adam`] | Adam in one pass, on the sphere if asked |
+//! | [`adam`] | Adam in one pass over memory, optionally on the sphere |
+//! | [`normal_cdf`] | the normal distribution function, for expected activations |
 //! | [`simd`] | how one source is compiled for several instruction sets and chosen at run time |
 //!
-//! # What can be relied on
+//! # What it guarantees
 //!
-//! - **Results do not depend on threads.** A tensor is cut into tasks by its shape alone, and sums
-//!   are merged in the order of the tasks. One thread and twenty give the same bits on one machine.
-//! - **Noise does not depend on layout, threads or device**: integers bit for bit, normals to
-//!   rounding.
+//! - **Results do not depend on the number of threads.** A tensor is cut into tasks by its shape
+//!   alone, and sums are merged in the order of the tasks. One thread and twenty give the same bits
+//!   on one machine.
+//! - **Noise does not depend on layout, threads or device**: integers are equal bit for bit,
+//!   normals up to rounding.
 //! - **Arguments are checked.** A wrong length or an impossible shape is an [`Error`] that says
 //!   what to do.
-//! - **Nothing the size of a tensor is allocated.** Results go to slices that the caller provides.
-//! - **Any x86-64 and any 64-bit ARM.** AVX-512 or AVX2 is used where the processor has it. Set
-//!   `VMF_ISA=portable` to do without.
+//! - **Results go to slices that the caller provides.** Memory for intermediate results is reused
+//!   ([`Scratch`]).
+//! - **It runs on any x86-64 and any 64-bit ARM.** It uses AVX-512 or AVX2 if the processor has it.
+//!   `VMF_ISA=portable` turns that off.
 //!
-//! Tensors are stored in `f32`, `f64`, `f16` or `bf16` ([`Element`]) and computed in `f32` or `f64`
-//! ([`Real`]).
+//! Tensors are stored in `f32`, `f64`, `f16` or `bf16` ([`Element`]), and kernels compute in `f32`
+//! or `f64` ([`Real`]).
 //!
 //! # An example
 //!
 //! ```
-//! use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward, forward_train};
+//! use vmf_kernels::bn_noise::{Config, NoiseTerm, Saved, Shape, backward_train, forward_train};
 //! use vmf_kernels::noise::{Noise, NoiseKey};
 //!
 //! let shape = Shape::nchw(8, 3, 4 * 4); // 8 images, 3 channels, 4 x 4
@@ -64,39 +67,33 @@
 //! let dy = vec![1.0; shape.elements()];
 //! let mut du = vec![0.0; shape.elements()];
 //! let saved = Saved { u: &u, y: &y, statistics: &statistics };
-//! let dsigma = backward(&config, noise, saved, &dy, &mut du)?;
+//! let dsigma = backward_train(&config, noise, saved, &dy, &mut du)?;
 //! assert_eq!(dsigma.len(), 1);
 //! # Ok::<(), vmf_kernels::Error>(())
 //! ```
 
+mod box_muller;
 mod element;
 mod error;
+mod layout;
 mod parallel;
 mod scratch;
 #[cfg(test)]
 mod testing;
 mod transpose;
-mod vector;
 
 pub mod adam;
 pub mod bn_noise;
 pub mod conv;
+pub mod expected;
 pub mod gemm;
 pub mod noise;
+pub mod normal_cdf;
 pub mod pool;
 pub mod simd;
 pub mod unit;
 
 pub use element::{Element, Real};
 pub use error::Error;
+pub use layout::Layout;
 pub use scratch::Scratch;
-
-/// Runs `f` on one of the threads of the current pool.
-///
-/// A parallel loop that begins outside of the pool wakes it up and waits for it; one that begins on
-/// a thread of the pool shares its work with whoever is awake. So what consists of many short loops
-/// had better run inside. `f` must not wait for a lock: its holder may be waiting for a thread of
-/// the pool.
-pub(crate) fn on_pool<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    rayon::scope(|_| f())
-}

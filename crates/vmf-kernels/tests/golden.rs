@@ -1,9 +1,9 @@
-//! The operation against PyTorch's `batch_norm` and autograd; `golden/bn_noise.py` made the
-//! numbers.
+//! Compares the operation with the `batch_norm` and autograd of PyTorch. `golden/bn_noise.py` made
+//! the numbers.
 
 use serde::Deserialize;
 use vmf_kernels::bn_noise::{
-    Config, NoiseTerm, Saved, Shape, Statistics, backward, backward_eval, forward_eval,
+    Config, NoiseTerm, Saved, Shape, Statistics, backward_eval, backward_train, forward_eval,
     forward_train,
 };
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
@@ -53,7 +53,7 @@ impl Case {
         }
     }
 
-    /// From the logical order of the golden file to the layout of a shape, and back.
+    /// The values, which are in logical order, in the layout of a shape.
     fn laid_out<E: Element>(&self, shape: Shape, values: &[f64]) -> Vec<E> {
         let mut out = vec![E::default(); values.len()];
         for (logical, value) in values.iter().enumerate() {
@@ -82,7 +82,7 @@ impl Case {
             assert!((running_var - self.running_var[c]).abs() < tolerance);
         }
         let saved = Saved { u: &u, y: &y, statistics: &statistics };
-        let dsigma = backward(&config, term, saved, &dy, &mut du).unwrap();
+        let dsigma = backward_train(&config, term, saved, &dy, &mut du).unwrap();
         let scale = self.train.du.iter().fold(1.0, |m: f64, v| m.max(v.abs()));
         assert_close("train du", shape, &du, &self.train.du, tolerance * scale);
         assert_sums("train dsigma", &dsigma, &self.train.dsigma, tolerance);
@@ -99,8 +99,8 @@ impl Case {
 }
 
 fn offset(shape: Shape, logical: usize) -> usize {
-    let (row, s) = (logical / shape.spatial, logical % shape.spatial);
-    shape.offset(row / shape.channels, row % shape.channels, s)
+    let (plane, position) = (logical / shape.positions, logical % shape.positions);
+    shape.offset(plane / shape.channels, plane % shape.channels, position)
 }
 
 fn assert_close<E: Element>(what: &str, shape: Shape, got: &[E], expected: &[f64], tolerance: f64) {
@@ -135,21 +135,21 @@ fn noise_is_that_of_the_specification() {
 #[test]
 fn double_precision_agrees_with_pytorch() {
     for case in cases() {
-        let (n, c, s) = case.shape;
-        case.check::<f64>(Shape::nchw(n, c, s), 1e-11);
-        case.check::<f64>(Shape::hwnc(n, c, s), 1e-11);
+        let (n, c, p) = case.shape;
+        case.check::<f64>(Shape::nchw(n, c, p), 1e-11);
+        case.check::<f64>(Shape::hwnc(n, c, p), 1e-11);
     }
 }
 
 #[test]
 fn single_precision_agrees_with_pytorch() {
-    // The last case has mean 100 and deviation 0.01: its inputs themselves lose four digits when
+    // The last case has mean 100 and deviation 0.01, so its inputs lose four digits when they are
     // rounded to f32.
     let cases = cases();
     let (last, others) = cases.split_last().unwrap();
     for (case, tolerance) in others.iter().map(|c| (c, 1e-5)).chain([(last, 2e-3)]) {
-        let (n, c, s) = case.shape;
-        case.check::<f32>(Shape::nchw(n, c, s), tolerance);
-        case.check::<f32>(Shape::hwnc(n, c, s), tolerance);
+        let (n, c, p) = case.shape;
+        case.check::<f32>(Shape::nchw(n, c, p), tolerance);
+        case.check::<f32>(Shape::hwnc(n, c, p), tolerance);
     }
 }

@@ -1,7 +1,7 @@
-//! The gradients against central differences of the forward pass, in double precision.
+//! Compares the gradients with central differences of the forward pass, in double precision.
 
 use vmf_kernels::bn_noise::{
-    Config, NoiseTerm, Saved, Shape, Statistics, backward, backward_eval, forward_eval,
+    Config, NoiseTerm, Saved, Shape, Statistics, backward_eval, backward_train, forward_eval,
     forward_train,
 };
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
@@ -49,14 +49,14 @@ impl Loss {
         let term = Some(NoiseTerm { noise: NOISE, sigma });
         let saved = Saved { u, y: &y, statistics: &statistics };
         let mut du = vec![0.0; u.len()];
-        let backward = if self.running.is_some() { backward_eval } else { backward };
+        let backward = if self.running.is_some() { backward_eval } else { backward_train };
         let dsigma = backward(&self.config, term, saved, &self.dy, &mut du).unwrap();
         (du, dsigma)
     }
 }
 
-/// (f(x + h) - f(x - h)) / 2h has an error of order h^2 = 1e-10; it is this close unless an element
-/// crosses ReLU's corner within h, which none of these does.
+/// (f(x + h) - f(x - h)) / 2h has an error of order h^2 = 1e-10, unless an element crosses the
+/// corner of ReLU within h, which none of these does.
 fn assert_gradient(what: &str, x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) {
     const STEP: f64 = 1e-5;
     for i in 0..x.len() {
@@ -111,8 +111,8 @@ fn gradients_are_those_of_the_forward_pass() {
     }
 }
 
-/// One element of dy is one, the others zero: dsigma is then the noise of that element, as the
-/// backward pass sees it.
+/// If one element of dy is one and the others are zero, dsigma is the noise of that element in the
+/// backward pass.
 #[test]
 fn the_backward_pass_sees_the_noise_of_the_forward_pass() {
     for shape in [Shape::nchw(2, 3, 8), Shape::hwnc(2, 3, 8), Shape::hwnc(2, 3, 5)] {
@@ -125,7 +125,7 @@ fn the_backward_pass_sees_the_noise_of_the_forward_pass() {
             let (with, _) = loss.forward(&u, &[1.0]);
             for i in 0..count {
                 if relu && (with[i] <= 0.0 || without[i] <= 0.0) {
-                    continue; // what ReLU has cut off cannot be read off y
+                    continue; // ReLU has cut off the value, so y does not show its noise
                 }
                 let seen_by_forward = with[i] - without[i];
                 loss.dy[i] = 1.0;

@@ -1,8 +1,9 @@
-//! What the results must not depend on: threads, layout, folding. And what is refused.
+//! Results must not depend on threads, layout or the folding of samples, and wrong arguments are
+//! refused.
 
 use vmf_kernels::Error;
 use vmf_kernels::bn_noise::{
-    Config, NoiseTerm, Saved, Shape, Statistics, backward, forward_eval, forward_train,
+    Config, NoiseTerm, Saved, Shape, Statistics, backward_train, forward_eval, forward_train,
 };
 use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 
@@ -15,7 +16,7 @@ fn values(stream: u32, count: usize) -> Vec<f32> {
     values
 }
 
-/// Everything that a training step gives, for inputs in the memory order of the shape.
+/// All results of a training step, in the layout of the shape.
 #[derive(Clone, Debug, PartialEq)]
 struct Outcome {
     statistics: Statistics,
@@ -30,7 +31,7 @@ fn step(config: &Config, noise: Noise, sigma: &[f32], u: &[f32], dy: &[f32]) -> 
     let mut du = vec![0.0; u.len()];
     let statistics = forward_train(config, term, u, &mut y).unwrap();
     let saved = Saved { u, y: &y, statistics: &statistics };
-    let dsigma = backward(config, term, saved, dy, &mut du).unwrap();
+    let dsigma = backward_train(config, term, saved, dy, &mut du).unwrap();
     Outcome { statistics, y, du, dsigma }
 }
 
@@ -71,11 +72,11 @@ fn noise_does_not_depend_on_threads() {
 }
 
 fn to_hwnc(nchw: Shape, tensor: &[f32]) -> Vec<f32> {
-    let hwnc = Shape::hwnc(nchw.batch, nchw.channels, nchw.spatial);
+    let hwnc = Shape::hwnc(nchw.batch, nchw.channels, nchw.positions);
     let mut out = vec![0.0; tensor.len()];
     for n in 0..nchw.batch {
         for c in 0..nchw.channels {
-            for s in 0..nchw.spatial {
+            for s in 0..nchw.positions {
                 out[hwnc.offset(n, c, s)] = tensor[nchw.offset(n, c, s)];
             }
         }
@@ -106,7 +107,7 @@ fn both_layouts_agree() {
     }
 }
 
-/// Samples folded into a batch see the noise that they would see one after another.
+/// Samples folded into a batch have the same noise as one after another.
 #[test]
 fn folded_samples_are_separate_samples() {
     let (samples, n, c, s) = (3, 2, 5, 12);
@@ -126,7 +127,7 @@ fn folded_samples_are_separate_samples() {
             let key = NoiseKey { sample: KEY.sample + sample as u32, ..KEY };
             let image = |i: usize| {
                 let at = |shape: Shape, n: usize, c: usize, s: usize| shape.offset(n, c, s);
-                let (row, s) = (i / single.spatial, i % single.spatial);
+                let (row, s) = (i / single.positions, i % single.positions);
                 let (n_, c_) = (row / c, row % c);
                 (at(single, n_, c_, s), at(folded, sample * n + n_, c_, s))
             };
@@ -215,7 +216,7 @@ fn wrong_arguments_are_refused() {
     assert!(forward_eval(&config, None, &short, &u, &mut y).is_err());
     let mut du = vec![0f32; 48];
     let saved = Saved { u: &u, y: &[], statistics: &statistics };
-    assert!(backward(&config, None, saved, &u, &mut du).is_err());
-    assert!(backward(&config.relu(false), None, saved, &u, &mut du).is_ok());
-    assert!(backward(&config.relu(false), None, saved, &u[1..], &mut du).is_err());
+    assert!(backward_train(&config, None, saved, &u, &mut du).is_err());
+    assert!(backward_train(&config.relu(false), None, saved, &u, &mut du).is_ok());
+    assert!(backward_train(&config.relu(false), None, saved, &u[1..], &mut du).is_err());
 }

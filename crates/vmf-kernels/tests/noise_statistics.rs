@@ -1,5 +1,5 @@
-//! Whether the noise is standard normal, and independent between elements, streams, steps, samples
-//! and seeds.
+//! Tests that the noise is standard normal, and independent between elements, streams, steps,
+//! samples and seeds.
 //!
 //! The noise is a fixed function, so these tests cannot fail by chance from one run to the next.
 //! Each bound is five standard errors of the statistic under the hypothesis, or the critical value
@@ -50,7 +50,7 @@ fn each_place_of_a_block_is_normal() {
     }
 }
 
-/// Kolmogorov and Smirnov: P(sqrt(n) D > 2.69) = 2 exp(-2 * 2.69^2) = 10^-6.
+/// By Kolmogorov and Smirnov, P(sqrt(n) D > 2.69) = 2 exp(-2 * 2.69^2) = 10^-6.
 #[test]
 fn the_distribution_is_normal() {
     let mut z = normals(KEY);
@@ -64,8 +64,8 @@ fn the_distribution_is_normal() {
     assert!(n.sqrt() * distance < 2.69, "{}", n.sqrt() * distance);
 }
 
-/// The tails: how many exceed 3, 4 and 5 in absolute value, within five deviations of a Poisson
-/// count.
+/// Counts the normals beyond 3, 4 and 5 in absolute value. The counts must be within five
+/// deviations of a Poisson variable.
 #[test]
 fn the_tails_are_normal() {
     let z = normals(KEY);
@@ -79,8 +79,9 @@ fn the_tails_are_normal() {
     }
 }
 
-/// Between independent normals a product has mean 0 and variance 1. So has the product of (z^2 - 1)
-/// / sqrt 2, which would show a common radius, and that of the signs of cosine and sine.
+/// The product of two independent normals has mean 0 and variance 1. So have the product of their
+/// (z^2
+/// - 1) / sqrt 2, which would show a common radius, and the product of their signs.
 fn assert_independent(what: &str, a: &[f64], b: &[f64]) {
     let bound = 5.0 / (a.len().min(b.len()) as f64).sqrt();
     let pairs = || a.iter().zip(b);
@@ -113,7 +114,7 @@ fn streams_steps_samples_and_seeds_are_independent() {
         NoiseKey { sample: sample ^ 1 << 31, ..KEY },
         NoiseKey { seed: seed + 1, ..KEY },
         NoiseKey { seed: seed ^ 1 << 63, ..KEY },
-        // the words of the counter are not interchangeable
+        // The words of the counter must not be interchangeable.
         NoiseKey { stream: step, step: stream, ..KEY },
         NoiseKey { step: sample, sample: step, ..KEY },
     ];
@@ -122,8 +123,8 @@ fn streams_steps_samples_and_seeds_are_independent() {
     }
 }
 
-/// Many keys, one element: what a single weight sees from step to step, and what a layer sees from
-/// sample to sample.
+/// One element with many keys: the noise of one activation from step to step, from layer to layer
+/// and from sample to sample.
 #[test]
 fn one_element_is_normal_over_steps_streams_and_samples() {
     let count = 1 << 17;
@@ -143,8 +144,8 @@ fn one_element_is_normal_over_steps_streams_and_samples() {
     }
 }
 
-/// The complementary error function, by its continued fraction for large x and its series for small
-/// (Abramowitz and Stegun 7.1.6 and 7.1.14); good to 12 digits.
+/// The complementary error function to 12 digits, by its continued fraction for large x and its
+/// series for small x (Abramowitz and Stegun 7.1.14 and 7.1.6).
 fn erfc(x: f64) -> f64 {
     if x < 0.0 {
         return 2.0 - erfc(-x);

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Module, VarBuilder, VarMap};
 use sha2::{Digest, Sha256};
-use vmf_candle::{Forward, Pass, Posterior, Progress, Summary, seeded};
+use vmf_candle::posterior::Summary;
+use vmf_candle::{Forward, Pass, Posterior, Progress, seeded};
 
 use crate::checkpoint;
 use crate::data::{self, Dataset};
@@ -65,7 +66,7 @@ impl Trained {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, config.settings.seed, DType::F32, device);
         let model = Vgg::new(&config.network(), &posterior, vb)?;
-        checkpoint.restore(&vars, None).with_context(|| {
+        checkpoint.restore(&vars, &posterior, None).with_context(|| {
             format!("{} is not the network that {} describes", weights.display(), run::CONFIG)
         })?;
         let trained = Self {

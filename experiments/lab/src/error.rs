@@ -1,75 +1,17 @@
-//! What can go wrong when results are drawn or written.
+//! What can go wrong when results are reported.
 
 use std::path::PathBuf;
 
-/// The result of drawing or writing something.
+/// The result of reporting something.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong when results are drawn or written.
+/// What can go wrong when results are reported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The columns of a series differ in length.
-    #[error(
-        "series \"{series}\": {what} has {found} values, but x has {expected}; give one value for each x"
-    )]
-    Lengths {
-        /// The series' label.
-        series: String,
-        /// The column that does not fit.
-        what: &'static str,
-        /// How many values it has.
-        found: usize,
-        /// How many it should have.
-        expected: usize,
-    },
-    /// A panel has no point that could be drawn, and no range that says what to show.
-    #[error(
-        "panel \"{panel}\": the {axis} axis has no finite value to show{hint}; add data or set the axis' range"
-    )]
-    NothingToDraw {
-        /// The panel's title.
-        panel: String,
-        /// `x`, `y` or `colour`.
-        axis: &'static str,
-        /// What may have emptied it.
-        hint: &'static str,
-    },
-    /// A range that is no range.
-    #[error("axis \"{axis}\": the range {low} to {high} is not allowed; {rule}")]
-    Range {
-        /// The axis' label.
-        axis: String,
-        /// The lower end as given.
-        low: f64,
-        /// The upper end as given.
-        high: f64,
-        /// What is allowed.
-        rule: &'static str,
-    },
-    /// A heat map whose values do not form the grid of its axes.
-    #[error(
-        "heat map \"{label}\": {columns} x and {rows} y need {} values, but {values} were given; \
-         both axes need at least two increasing, evenly spaced values", columns * rows
-    )]
-    Grid {
-        /// The colour bar's label.
-        label: String,
-        /// The number of x.
-        columns: usize,
-        /// The number of y.
-        rows: usize,
-        /// The number of values.
-        values: usize,
-    },
-    /// A figure with no panels, or of a size that cannot be drawn.
-    #[error("figure \"{figure}\" cannot be drawn: {reason}")]
-    Figure {
-        /// The figure's title.
-        figure: String,
-        /// Why not.
-        reason: String,
-    },
+    /// A figure that cannot be drawn.
+    #[error(transparent)]
+    Plot(#[from] plot::Error),
     /// A table row with too many or too few cells.
     #[error("a row of {found} cells does not fit a table of {expected} columns")]
     Row {
@@ -78,7 +20,7 @@ pub enum Error {
         /// The number of columns.
         expected: usize,
     },
-    /// Pixels that are no picture.
+    /// Pixels that do not form a picture.
     #[error("a picture of {width} x {height} RGB pixels needs {} bytes, but {found} were given", width * height * 3)]
     Pixels {
         /// Width in pixels.
@@ -88,7 +30,7 @@ pub enum Error {
         /// The number of bytes given.
         found: usize,
     },
-    /// A journal that cannot be gone on with or read.
+    /// A journal that cannot be continued or read.
     #[error("the journal {} cannot be used: {reason}", path.display())]
     Journal {
         /// The file.
@@ -96,7 +38,10 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// A file or folder that could not be written.
+    /// Standard output could not be written to.
+    #[error("cannot write to standard output: {0}")]
+    Stdout(#[source] std::io::Error),
+    /// A file or folder that could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// What was tried.

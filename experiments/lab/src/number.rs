@@ -1,4 +1,4 @@
-//! Numbers as text, and the grids that curves are drawn on.
+//! Numbers as text.
 
 /// The shortest text that reads back to the very same float.
 ///
@@ -11,7 +11,7 @@ pub fn round_trip(value: f64) -> String {
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// Seventeen significant digits: enough for any float, and the same width for all of them.
+/// Seventeen significant digits, which identify every float.
 ///
 /// ```
 /// assert_eq!(lab::seventeen_digits(0.1), "1.0000000000000001e-1");
@@ -20,9 +20,9 @@ pub fn seventeen_digits(value: f64) -> String {
     format!("{value:.16e}")
 }
 
-/// A number for a person: `digits` significant digits, in the plain form where that is short.
+/// A number for a person, with `digits` significant digits.
 ///
-/// Large and small magnitudes become `1.5×10^{7}`, which tables and reports show as a superscript.
+/// Large and small numbers become `1.5×10^{7}`, which tables and reports show as a superscript.
 ///
 /// ```
 /// assert_eq!(lab::significant(0.0123456, 3), "0.0123");
@@ -30,7 +30,8 @@ pub fn seventeen_digits(value: f64) -> String {
 /// assert_eq!(lab::significant(-15_000_000.0, 2), "−1.5×10^{7}");
 /// ```
 pub fn significant(value: f64, digits: usize) -> String {
-    let digits = digits.max(1);
+    // A float has no more than 17 digits to show.
+    let digits = digits.clamp(1, 17);
     if value.is_nan() {
         return "n/a".into();
     }
@@ -58,36 +59,6 @@ pub(crate) fn minus(text: &str) -> String {
     text.replace('-', "−")
 }
 
-/// `count` values from `first` to `last`, evenly spaced, both ends included.
-pub fn linspace(first: f64, last: f64, count: usize) -> Vec<f64> {
-    match count {
-        0 => Vec::new(),
-        1 => vec![first],
-        _ => (0..count)
-            .map(|i| {
-                let t = i as f64 / (count - 1) as f64;
-                first * (1.0 - t) + last * t
-            })
-            .collect(),
-    }
-}
-
-/// `count` values from `first` to `last` (both positive), evenly spaced in the logarithm.
-pub fn logspace(first: f64, last: f64, count: usize) -> Vec<f64> {
-    let mut values: Vec<f64> =
-        linspace(first.ln(), last.ln(), count).into_iter().map(f64::exp).collect();
-    // exp(ln x) is not exactly x, and the ends are what a caller compares with.
-    if let Some(value) = values.first_mut() {
-        *value = first;
-    }
-    if count > 1
-        && let Some(value) = values.last_mut()
-    {
-        *value = last;
-    }
-    values
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,16 +75,8 @@ mod tests {
     fn significant_digits_round_across_a_power_of_ten() {
         assert_eq!(significant(9.996, 3), "10.0");
         assert_eq!(significant(0.00001234, 3), "1.23×10^{−5}");
+        assert_eq!(significant(1.5, usize::MAX), "1.5000000000000000");
         assert_eq!(significant(f64::NAN, 3), "n/a");
         assert_eq!(significant(f64::NEG_INFINITY, 3), "−∞");
-    }
-
-    #[test]
-    fn grids_hit_their_ends_exactly() {
-        let grid = logspace(1e-3, 1e5, 9);
-        assert_eq!((grid[0], grid[8]), (1e-3, 1e5));
-        assert!((grid[3] - 1.0).abs() < 1e-12);
-        assert_eq!(linspace(0.0, 1.0, 3), [0.0, 0.5, 1.0]);
-        assert_eq!(linspace(2.0, 3.0, 1), [2.0]);
     }
 }

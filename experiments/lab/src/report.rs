@@ -1,20 +1,19 @@
-//! The report: one HTML file that needs no network, no scripts and no other file.
+//! The report: one HTML file without scripts that needs no network and no other file.
 
 use std::path::PathBuf;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use plot::{Figure, RichText, encode_png, escape, font_css};
 
 use crate::error::{Error, Result};
-use crate::figure::{Figure, raster};
-use crate::output::OutDir;
+use crate::files::OutDir;
 use crate::table::Table;
-use crate::text::{RichText, escape, font};
 
-/// A self-contained HTML page: what a person sends to a colleague.
+/// A self-contained HTML page to send to a colleague.
 ///
-/// Figures are inline SVG, in the wide form and in a one-column form for small screens; it prints,
-/// and follows the reader's choice of a dark page (figures stay on white).
+/// Figures are inline SVG in two forms: a wide one, and one column for small screens. The page can
+/// be printed, and follows the reader's choice of a dark theme (figures stay on white).
 ///
 /// ```
 /// use lab::{Report, Section};
@@ -30,7 +29,7 @@ pub struct Report {
     sections: Vec<Section>,
 }
 
-/// A heading with what belongs under it.
+/// A heading and what belongs to it.
 #[derive(Debug, Clone)]
 pub struct Section {
     title: String,
@@ -64,7 +63,7 @@ impl Report {
              <link rel=\"icon\" href=\"data:,\">\n\
              <title>{}</title>\n<style>\n{}\n{}</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{}</h1>\n",
             escape(&RichText::parse(&self.title).plain()),
-            font::css(),
+            font_css(),
             include_str!("report.css"),
             inline(&self.title),
         );
@@ -107,24 +106,24 @@ impl Report {
 }
 
 impl Section {
-    /// An empty section. Without a title it continues the one before.
+    /// An empty section. A section without a title continues the one before.
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), body: String::new() }
     }
 
-    /// A paragraph. Between backticks is code; `_{..}` and `^{..}` are sub- and superscripts.
+    /// Adds a paragraph. Backticks enclose code; `_{..}` and `^{..}` are sub- and superscripts.
     pub fn paragraph(mut self, text: impl AsRef<str>) -> Self {
         self.body += &format!("<p>{}</p>\n", inline(text.as_ref()));
         self
     }
 
-    /// A smaller heading.
+    /// Adds a smaller heading.
     pub fn heading(mut self, text: impl AsRef<str>) -> Self {
         self.body += &format!("<h3>{}</h3>\n", inline(text.as_ref()));
         self
     }
 
-    /// Points one below the other.
+    /// Adds a list.
     pub fn list<S: AsRef<str>>(mut self, items: impl IntoIterator<Item = S>) -> Self {
         self.body += "<ul>\n";
         for item in items {
@@ -134,13 +133,13 @@ impl Section {
         self
     }
 
-    /// Text as it stands: a command, a configuration.
+    /// Adds preformatted text, such as a command or a configuration.
     pub fn preformatted(mut self, text: impl AsRef<str>) -> Self {
         self.body += &format!("<pre>{}</pre>\n", escape(text.as_ref()));
         self
     }
 
-    /// Names and values.
+    /// Adds names with their values.
     pub fn key_values<K: AsRef<str>, V: AsRef<str>>(
         mut self,
         pairs: impl IntoIterator<Item = (K, V)>,
@@ -157,13 +156,13 @@ impl Section {
         self
     }
 
-    /// A table.
+    /// Adds a table.
     pub fn table(mut self, table: &Table) -> Self {
         self.body += &table.html();
         self
     }
 
-    /// A figure with a caption.
+    /// Adds a figure with a caption.
     pub fn figure(mut self, figure: &Figure, caption: impl AsRef<str>) -> Result<Self> {
         let (wide, narrow) = figure.inline_svgs()?;
         self.body += &format!(
@@ -177,9 +176,8 @@ impl Section {
         Ok(self)
     }
 
-    /// A drawing that is an SVG file already. It stays apart from the page: its styles do not reach
-    /// out, and nothing in it runs or loads. On a small screen it scrolls rather than becoming
-    /// too small to read.
+    /// Adds a drawing that is an SVG file already. It is embedded as an image, so its styles do not
+    /// affect the page and nothing in it can run or load. On a small screen it scrolls.
     pub fn drawing(mut self, svg: &str, alternative: &str, caption: impl AsRef<str>) -> Self {
         self.body += &format!(
             "<figure>\n<div class=\"card drawing\"><img alt=\"{}\" src=\"data:image/svg+xml;base64,{}\"></div>\n",
@@ -194,15 +192,16 @@ impl Section {
         self
     }
 
-    /// Small pictures side by side, each with a caption: RGB bytes, row by row.
+    /// Adds small pictures side by side, each with a caption.
     pub fn pictures(mut self, pictures: &[Picture<'_>]) -> Result<Self> {
         let mut body = String::from("<div class=\"pictures\">\n");
         for picture in pictures {
             let (width, height) = (picture.width, picture.height);
-            if width == 0 || height == 0 || picture.rgb.len() != width * height * 3 {
-                return Err(Error::Pixels { width, height, found: picture.rgb.len() });
-            }
-            let png = raster::encode_png(width, height, png::ColorType::Rgb, picture.rgb);
+            let png = encode_png(width, height, picture.rgb).ok_or(Error::Pixels {
+                width,
+                height,
+                found: picture.rgb.len(),
+            })?;
             body += &format!(
                 "<figure><img alt=\"{}\" width=\"{width}\" height=\"{height}\" \
                  src=\"data:image/png;base64,{}\"><figcaption>{}</figcaption></figure>\n",
@@ -223,13 +222,13 @@ pub struct Picture<'a> {
     pub width: usize,
     /// Height in pixels.
     pub height: usize,
-    /// Three bytes for each pixel, row by row.
+    /// Three bytes per pixel, row by row.
     pub rgb: &'a [u8],
-    /// What stands below it; a newline breaks the line.
+    /// The text below it. A newline breaks the line.
     pub caption: &'a str,
 }
 
-/// Running text as HTML: code between backticks, sub- and superscripts elsewhere.
+/// Text as HTML: code between backticks, sub- and superscripts elsewhere.
 fn inline(text: &str) -> String {
     let mut html = String::new();
     let mut rest = text;
@@ -247,7 +246,7 @@ fn inline(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figure::{Axis, Panel};
+    use plot::{Axis, Panel};
 
     fn report() -> Report {
         let figure = Figure::new("F & <G>").panel(
@@ -289,7 +288,7 @@ mod tests {
     #[test]
     fn the_page_is_well_formed_and_nothing_leaks() {
         let html = report().html();
-        // But for the doctype and void elements the page is XML: a strict parser finds any stray
+        // Except for the doctype and void elements the page is XML: a strict parser finds any stray
         // bracket.
         let xml = html.replace("<!DOCTYPE html>", "").replace("<br>", "<br/>");
         let xml = close_void_elements(&xml);

@@ -4,25 +4,25 @@ mod markup;
 mod terminal;
 
 use std::fmt;
-use std::io::Write;
+
+use plot::RichText;
 
 use crate::error::{Error, Result};
 use crate::number::significant;
-use crate::text::RichText;
 
-/// Which side of a column its cells keep to.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Left: text.
+    /// Left, for text.
     Left,
-    /// Right: numbers.
+    /// Right, for numbers.
     Right,
 }
 
-/// What a cell wants to say besides its text.
+/// The colour of a cell, by its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tone {
-    /// Nothing.
+    /// No colour.
     #[default]
     Plain,
     /// All is well.
@@ -33,7 +33,7 @@ pub enum Tone {
     Bad,
 }
 
-/// One cell: text in markup (see [`RichText`]), and its tone.
+/// One cell: text in markup (see [`RichText`]) and its tone.
 #[derive(Debug, Clone, Default)]
 pub struct Cell {
     pub(crate) text: String,
@@ -86,7 +86,7 @@ macro_rules! cell_from_integer {
 
 cell_from_integer!(usize, u64, u32, i64, i32);
 
-/// Four significant digits; [`Cell::number`] gives other counts.
+/// A number with four significant digits; see [`Cell::number`] for other precisions.
 impl From<f64> for Cell {
     fn from(value: f64) -> Self {
         Self::number(value, 4)
@@ -117,13 +117,14 @@ impl Table {
         Self { caption: String::new(), aligns: vec![None; header.len()], header, rows: Vec::new() }
     }
 
-    /// A line above the table that says what it shows.
+    /// Adds a line above the table that says what it shows.
     pub fn caption(mut self, caption: impl Into<String>) -> Self {
         self.caption = caption.into();
         self
     }
 
-    /// Aligns a column; without it, columns of numbers keep to the right and others to the left.
+    /// Aligns a column. By default, columns of numbers are aligned to the right, others to the
+    /// left.
     pub fn align(mut self, column: usize, align: Align) -> Self {
         if let Some(entry) = self.aligns.get_mut(column) {
             *entry = Some(align);
@@ -157,8 +158,8 @@ impl Table {
         })
     }
 
-    /// The table as text of at most `width` characters a line; long cells are wrapped.
-    pub fn text(&self, width: usize) -> String {
+    /// The table as text with at most `width` characters per line. Long cells are wrapped.
+    pub fn text(&self, width: u16) -> String {
         terminal::render(self, width, false)
     }
 
@@ -166,16 +167,15 @@ impl Table {
     pub fn terminal(&self) -> String {
         let terminal = console::Term::stdout();
         let width = match terminal.size_checked() {
-            Some((_, columns)) => usize::from(columns),
+            Some((_, columns)) => columns,
             None => terminal::WIDTH_WITHOUT_TERMINAL,
         };
         terminal::render(self, width, console::colors_enabled())
     }
 
     /// Prints the table to standard output, as wide as the terminal, with colours if it has them.
-    pub fn print(&self) {
-        // A reader that closed the pipe has seen enough: no reason to panic.
-        let _ = std::io::stdout().write_all(self.terminal().as_bytes());
+    pub fn print(&self) -> Result<()> {
+        crate::terminal::print(&self.terminal())
     }
 
     /// The table as an HTML `table` element.

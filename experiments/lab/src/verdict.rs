@@ -1,4 +1,4 @@
-//! What was found: verdicts on the paper's claims, and checks of our own statements.
+//! Findings: verdicts on the paper's claims, and checks of our own statements.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -9,16 +9,16 @@ use crate::table::{Cell, Table, Tone};
 /// How a claim of the paper stands up to measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As stated.
+    /// It holds as stated.
     Holds,
-    /// Once an error in it is put right.
+    /// It holds once an error in it is corrected.
     HoldsWithCorrection,
-    /// Not, even with a correction.
+    /// It does not hold, even with a correction.
     DoesNotHold,
 }
 
 impl Verdict {
-    /// The tone a table shows it in.
+    /// The tone of its cell in a table.
     pub fn tone(self) -> Tone {
         match self {
             Self::Holds => Tone::Good,
@@ -44,20 +44,20 @@ impl From<Verdict> for Cell {
     }
 }
 
-/// A claim of the paper, and what became of it.
+/// A claim of the paper with our verdict.
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// What the paper says.
     pub claim: String,
     /// What was measured.
     pub measured: String,
-    /// Where it is furthest from the claim.
+    /// Where the measurement is furthest from the claim.
     pub worst: String,
-    /// How it stands.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// The paper's claims, a row each.
+/// The paper's claims.
 #[derive(Debug, Clone, Default)]
 pub struct Claims(Vec<Claim>);
 
@@ -103,19 +103,18 @@ impl Claims {
     }
 }
 
-/// A statement of ours, which must be true.
+/// A statement of ours.
 #[derive(Debug, Clone)]
 pub struct Check {
     /// What we state.
     pub statement: String,
     /// What was measured.
     pub measured: String,
-    /// Whether it is as stated.
+    /// Whether the statement holds.
     pub passed: bool,
 }
 
-/// Our own statements. An experiment whose checks do not all pass ends with an exit code that says
-/// so.
+/// Our own statements. An experiment fails if one of them does.
 #[derive(Debug, Clone, Default)]
 pub struct Checks(Vec<Check>);
 
@@ -149,7 +148,7 @@ impl Checks {
         }
     }
 
-    /// Success if all passed.
+    /// Success if all checks passed.
     pub fn exit_code(&self) -> ExitCode {
         if self.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }

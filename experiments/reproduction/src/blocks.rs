@@ -1,4 +1,4 @@
-//! Marked places in a Markdown document, whose text is made by a program.
+//! Marked places in a Markdown document, whose text a program writes.
 
 use anyhow::{Result, bail};
 
@@ -6,8 +6,8 @@ const BEGIN: &str = "<!-- table ";
 const CLOSE: &str = " -->";
 const END: &str = "<!-- end of table -->";
 
-/// The document with the text of every marked place made anew by `table`, which is given what the
-/// mark says.
+/// The document with the text of every marked place replaced by `table`, which is given the text of
+/// the mark.
 ///
 /// ```
 /// let text = "# A\n<!-- table two -->\nold\n<!-- end of table -->\nB\n";

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use lab::say;
 
-/// Writes the tables of the documentation anew from the results under docs/results.
+/// Rewrites the tables of the documentation from the results under docs/results.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// Change nothing, only say whether the tables are as the results have them
+    /// Change nothing; only say which documents differ from the results
     #[arg(long)]
     check: bool,
     /// The project's folder
@@ -18,8 +19,11 @@ struct Cli {
     root: PathBuf,
 }
 
-fn main() -> Result<ExitCode> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    lab::exit_code(start(&Cli::parse()))
+}
+
+fn start(cli: &Cli) -> Result<ExitCode> {
     let mut exit_code = ExitCode::SUCCESS;
     for document in reproduction::documents(&cli.root)? {
         let path = document.path.display();
@@ -27,11 +31,11 @@ fn main() -> Result<ExitCode> {
             continue;
         }
         if cli.check {
-            println!("{path} is not as the results have it: run `cargo run -p reproduction`");
+            say!("{path} differs from the results: run `cargo run -p reproduction`")?;
             exit_code = ExitCode::FAILURE;
         } else {
             lab::write_atomic(&document.path, &document.after)?;
-            println!("{path} written");
+            say!("{path} written")?;
         }
     }
     Ok(exit_code)

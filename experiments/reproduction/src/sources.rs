@@ -1,4 +1,4 @@
-//! What a mark in a document asks for, made from the results it names.
+//! Makes the table that a mark in a document describes.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use csv::{Reader, StringRecord};
 use lab::{Align, Cell, Table};
 use serde_json::Value;
 
-/// The table that a mark asks for, as Markdown. Paths are relative to the project's `root`.
+/// The table of a mark, as Markdown. Paths are relative to the project's `root`.
 pub(crate) fn table(root: &Path, mark: &str) -> Result<String> {
     let words: Vec<&str> = mark.split_whitespace().collect();
     let table = match words.as_slice() {
@@ -22,7 +22,7 @@ pub(crate) fn table(root: &Path, mark: &str) -> Result<String> {
 }
 
 fn open(path: &Path) -> Result<Reader<std::fs::File>> {
-    Reader::from_path(path).with_context(|| format!("cannot read {}", path.display()))
+    Ok(Reader::from_reader(lab::open_file(path)?))
 }
 
 /// The rows of a CSV file.
@@ -35,8 +35,8 @@ fn csv(path: &Path) -> Result<Table> {
     Ok(table)
 }
 
-/// A column of a table: a column of the file as it is, or its numbers rounded, with their deviation
-/// where there is one.
+/// A column of a table: a column of the file as it is, or its numbers rounded and followed by their
+/// deviation.
 struct Column {
     name: String,
     digits: Option<usize>,
@@ -45,12 +45,15 @@ struct Column {
 }
 
 impl Column {
-    /// The column that `name` or `name=digits` asks for.
+    /// Parses `name` or `name=digits`.
     fn parse(text: &str, header: &StringRecord) -> Result<Self> {
         let (name, digits) = match text.split_once('=') {
             Some((name, digits)) => {
-                let digits = digits.parse().ok();
-                (name, Some(digits.with_context(|| format!("{text}: how many digits?"))?))
+                let digits = digits.parse().ok().filter(|digits| *digits <= 17);
+                (
+                    name,
+                    Some(digits.with_context(|| format!("{text}: 0 to 17 digits are possible"))?),
+                )
             }
             None => (text, None),
         };
@@ -73,7 +76,7 @@ impl Column {
             return Ok(mean.into());
         };
         let number = |text: &str| -> Result<f64> {
-            text.parse().with_context(|| format!("{text:?} is no number"))
+            text.parse().with_context(|| format!("{text:?} is not a number"))
         };
         let mut text = format!("{:.digits$}", number(mean)?);
         let deviation = self.deviation.map(|place| &record[place]);
@@ -84,8 +87,8 @@ impl Column {
     }
 }
 
-/// Some columns of a CSV file. `accuracy=3` shows the column `accuracy` with three digits, and
-/// beside it `accuracy_deviation`.
+/// Some columns of a CSV file. `accuracy=3` shows `accuracy ± accuracy_deviation` with three
+/// digits.
 fn spread(path: &Path, columns: &[&str]) -> Result<Table> {
     let mut reader = open(path)?;
     let header = reader.headers()?.clone();
@@ -103,7 +106,8 @@ fn spread(path: &Path, columns: &[&str]) -> Result<Table> {
     Ok(table)
 }
 
-/// How well the loss around trained weights is a bowl, a row for each `landscape.json`.
+/// How well `kappa (1 - cos theta)` describes the loss around trained weights: a row for each
+/// `landscape.json`.
 fn landscapes(root: &Path, files: &[&str]) -> Result<Table> {
     let header = [
         "layer",
@@ -116,9 +120,8 @@ fn landscapes(root: &Path, files: &[&str]) -> Result<Table> {
     ];
     let mut table = Table::new(header);
     for file in files {
-        let text = std::fs::read_to_string(root.join(file))
-            .with_context(|| format!("cannot read {file}"))?;
-        let found: Value = serde_json::from_str(&text).with_context(|| file.to_string())?;
+        let found: Value = serde_json::from_slice(&lab::read_file(root.join(file))?)
+            .with_context(|| file.to_string())?;
         let number = |path: &str, digits: usize| -> Result<String> {
             let value = found.pointer(path).and_then(Value::as_f64);
             let value = value.with_context(|| format!("{file} has no number {path}"))?;
@@ -128,8 +131,7 @@ fn landscapes(root: &Path, files: &[&str]) -> Result<Table> {
             let of = |family: &str| number(&format!("/{family}/{name}"), digits);
             Ok(format!("{}, {}", of("1d")?, of("2d")?))
         };
-        // The second of the three level sets. Where few directions reach it, its radius says
-        // little.
+        // The second of the three level sets. Its radius says little where few directions reach it.
         let level = "/2d/level_sets/1";
         let reached = found.pointer(&format!("{level}/reached"));
         let reached =
@@ -174,6 +176,9 @@ mod tests {
         let error = format!("{:#}", made("spread scores.csv acc").unwrap_err());
         assert!(error.contains("\"acc\" among network, ece"), "{error}");
         assert!(made("spread scores.csv network=2").is_err());
+        // Formatting with this many digits would panic.
+        let error = format!("{:#}", made("spread scores.csv ece=70000").unwrap_err());
+        assert!(error.contains("0 to 17 digits"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The documents of this project, and small ones.
+//! The documents of this project, and small ones made for the tests.
 
 use std::fs;
 use std::path::Path;
@@ -46,4 +46,21 @@ fn a_changed_result_is_noticed_and_a_missing_one_is_named() {
     fs::remove_file(root.path().join("data.csv")).unwrap();
     let error = format!("{:#}", reproduction::documents(root.path()).unwrap_err());
     assert!(error.contains("data.csv") && error.contains("page.md"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_a_circle_are_not_followed_and_pipes_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let docs = root.path().join("docs");
+    fs::create_dir(&docs).unwrap();
+    fs::write(root.path().join("README.md"), "no tables\n").unwrap();
+    fs::write(docs.join("page.md"), "no tables\n").unwrap();
+    std::os::unix::fs::symlink(&docs, docs.join("again")).unwrap();
+    assert_eq!(reproduction::documents(root.path()).unwrap().len(), 2);
+
+    let pipe = docs.join("pipe.md");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = format!("{:#}", reproduction::documents(root.path()).unwrap_err());
+    assert!(error.contains("not a regular file"), "{error}");
 }

@@ -6,12 +6,12 @@
 #SBATCH --time=01:00:00
 #SBATCH --output=student-teacher-%A_%a.log
 
-# One part of a sweep for each task of the array. Give options of the sweep after the script's name:
+# Each task of the array does one part of a sweep. Options of the sweep follow the script's name:
 #   sbatch experiments/student-teacher/slurm/sweep.sh --seeds 50 --steps 3000
 # Submit it from the root of the repository, after `cargo build --release -p student-teacher`.
 set -euo pipefail
 
-# The array may be submitted again for some parts alone: the number of parts must then be said with PARTS.
+# PARTS is the number of parts, also when only some of them are submitted again.
 parts=${PARTS:-8}
 
 exec "${STUDENT_TEACHER:-target/release/student-teacher}" \

@@ -12,20 +12,20 @@ use crate::student::Learned;
 use crate::tasks::{Compared, EXACT};
 use crate::trend::Trend;
 
-/// What sigma_eff may be off the closed form by.
+/// The largest relative error of sigma_eff against the closed form.
 const CLOSE: f64 = 0.05;
 
-/// What the cosine may be off A by and still be said to track it.
+/// The largest difference between the cosine and A.
 pub const BAND: f64 = 0.07;
 
 /// A posterior below this sigma_eff is tight.
 pub const TIGHT: f64 = 0.5;
 
-/// Where least squares has this many examples for each dimension, it does not fit the noise so well
-/// that its direction is worse than sigma_eff can know.
+/// With fewer examples per dimension, least squares fits the noise, and its direction is worse than
+/// sigma_eff can tell.
 pub const EXAMPLES_PER_DIM: usize = 3;
 
-/// Standard errors that a mean over seeds may be away from what it should be.
+/// The largest distance of a mean over seeds from its expected value, in standard errors.
 const Z_LIMIT: f64 = 5.0;
 
 /// Judges every claim.
@@ -52,7 +52,7 @@ impl Judge<'_> {
         self.results.settings.gains.clone()
     }
 
-    /// Every point of the sweeps, once.
+    /// All points of the sweeps, without duplicates.
     fn points(&self) -> Vec<Point> {
         let mut points: Vec<Point> = Vec::new();
         for variable in Variable::ALL {
@@ -96,7 +96,7 @@ impl Judge<'_> {
         }
     }
 
-    /// sigma_eff is where the derivative of the objective vanishes.
+    /// sigma_eff is at the stationary point of the objective.
     fn closed_forms(&mut self) {
         for gain in self.gains() {
             let statement = match gain {
@@ -127,7 +127,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The student's direction is that of least squares, and A tells how good that is.
+    /// The student's direction is that of least squares, and A tells how good it is.
     fn directions(&mut self) {
         let enough: Vec<Point> =
             self.points().into_iter().filter(|p| p.samples >= EXAMPLES_PER_DIM * p.dim).collect();
@@ -203,8 +203,8 @@ impl Judge<'_> {
         );
     }
 
-    /// Two standard errors of a mean cosine over the seeds, from theory: a few seeds do not tell
-    /// their own deviation.
+    /// Two standard errors of a mean cosine over the seeds. They come from theory, because a few
+    /// seeds cannot estimate their own deviation.
     fn allowance(&self, point: &Point) -> f64 {
         let deviation = closed_form::least_squares_cosine_deviation(point).unwrap_or(0.0);
         2.0 * deviation / (self.results.settings.seeds as f64).sqrt()
@@ -220,7 +220,7 @@ impl Judge<'_> {
     ) {
         let beyond = |judge: &Self, point: &Point| {
             let excess = value(judge, point).abs() - judge.allowance(point);
-            // Not `max`, which would make nothing of a value that is not a number.
+            // Not `max`, which would turn NaN into 0.
             if excess < 0.0 { 0.0 } else { excess }
         };
         let Some((excess, point)) = self.worst(points, beyond) else {
@@ -238,7 +238,7 @@ impl Judge<'_> {
     }
 
     /// The sampler has converged, the exact posterior is calibrated, and the learned concentration
-    /// is what theory says.
+    /// agrees with theory.
     fn exact_posterior(&mut self) {
         let all: Vec<Compared> = EXACT.iter().flat_map(|p| self.results.exact(p)).collect();
         let (effective, r_hat) = all.iter().fold((f64::INFINITY, 0.0), |(e, r), c| {
@@ -289,7 +289,7 @@ impl Judge<'_> {
         );
     }
 
-    /// The first layer's sigma_eff has the same trends where no closed form exists.
+    /// The first layer's sigma_eff follows the same trends for a teacher without a closed form.
     fn nonlinear_teacher(&mut self) {
         for variable in Variable::ALL {
             let sigmas = |point: &Point| {
@@ -307,8 +307,7 @@ impl Judge<'_> {
         Estimate::of(&students.iter().map(of).collect::<Vec<_>>()).mean
     }
 
-    /// The value that is furthest from zero, and where. One that is not a number counts as
-    /// furthest.
+    /// The value that is furthest from zero, and where. NaN counts as furthest.
     fn worst(
         &self,
         points: &[Point],
@@ -343,8 +342,8 @@ impl Judge<'_> {
 /// `N / (N - D - 1)`: how much more concentrated the best von Mises-Fisher distribution is than a
 /// tight exact posterior.
 ///
-/// Its precision is the mean of the exact posterior's precisions, `N / s^2`; the exact posterior's
-/// spread is the mean of their inverses, `s^2 / (N - D - 1)` for Gaussian inputs.
+/// Its precision is the mean of the exact posterior's precisions, `N / s^2`. The exact posterior's
+/// variance is the mean of their inverses, `s^2 / (N - D - 1)` for Gaussian inputs.
 pub fn overconfidence(point: &Point) -> f64 {
     point.samples as f64 / (point.samples as f64 - point.dim as f64 - 1.0)
 }
@@ -381,12 +380,12 @@ fn trend_statement(variable: Variable, what: &str) -> String {
     }
 }
 
-/// What the student reaches, less what it thinks it reaches.
+/// The cosine that the student reaches minus the one that it expects.
 fn gap(learned: &Learned) -> f64 {
     learned.cosine - expected_cosine(learned.sigma)
 }
 
-/// How a student is called in tables and figures.
+/// The name of a kind of student in tables and figures.
 pub fn kind(gain: Gain) -> &'static str {
     match gain {
         Gain::Learned => "learned gain",

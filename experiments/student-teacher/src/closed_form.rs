@@ -1,4 +1,4 @@
-//! What the student must learn, in closed form. The derivation is in the crate's documentation.
+//! The stationary points of the objective, in closed form. The crate's documentation derives them.
 
 use crate::settings::Point;
 
@@ -8,7 +8,7 @@ use crate::settings::Point;
 /// sigma^2 (1 + sigma^2 (D-1)/D) = beta (D-1) s^2 / N
 /// ```
 ///
-/// It depends on nothing that the data could change.
+/// It does not depend on the data.
 pub fn sigma_fixed_gain(point: &Point, beta: f64) -> f64 {
     let dim = point.dim as f64;
     positive_root(share(dim), pressure(point, beta) * (dim - 1.0)).sqrt()
@@ -27,8 +27,8 @@ pub fn sigma_fixed_gain_large_dim(point: &Point, beta: f64) -> f64 {
 /// sigma^2 (1 + sigma^2 (D-1)/D) / (1 + sigma^2)^2 = beta (D-1) s^2 / (N c^2)
 /// ```
 ///
-/// The left side never exceeds `(D-1)/D`. Where the right side does, the KL outweighs all that the
-/// data can say, and sigma_eff grows without end: infinity is returned.
+/// The left side never exceeds `(D-1)/D`. If the right side does, the KL outweighs the signal,
+/// sigma_eff grows without bound, and this returns infinity.
 pub fn sigma_learned_gain(point: &Point, beta: f64, covariance: f64) -> f64 {
     let dim = point.dim as f64;
     let r = pressure(point, beta) * (dim - 1.0) / (covariance * covariance);
@@ -40,8 +40,8 @@ pub fn sigma_learned_gain(point: &Point, beta: f64, covariance: f64) -> f64 {
     (2.0 * r / denominator).sqrt()
 }
 
-/// The covariance that least squares reaches on average: the teacher's part, and what `min(D, N-1)`
-/// free directions explain of the observation noise.
+/// The average covariance of least squares: the teacher's signal, plus the observation noise that
+/// `min(D, N-1)` free directions fit.
 pub fn expected_covariance(point: &Point) -> f64 {
     let explained = point.dim.min(point.samples - 1) as f64;
     (1.0 + point.noise.powi(2) * explained / point.samples as f64).sqrt()
@@ -54,15 +54,15 @@ pub fn expected_covariance(point: &Point) -> f64 {
 /// ```
 ///
 /// The error of least squares has the covariance `s^2 (X^T X)^-1`, whose mean for centred Gaussian
-/// inputs is `s^2 I / (N - D - 2)`; all but its part along the teacher turns the direction. None
-/// for `N < D + 3`.
+/// inputs is `s^2 I / (N - D - 2)`; all of it except the part along the teacher turns the
+/// direction. `None` for `N < D + 3`.
 pub fn least_squares_cosine(point: &Point) -> Option<f64> {
     let freedom = point.samples.checked_sub(point.dim + 2).filter(|&f| f > 0)?;
     let error = (point.dim as f64 - 1.0) * point.noise.powi(2) / freedom as f64;
     Some(1.0 / (1.0 + error).sqrt())
 }
 
-/// How much that cosine differs from one data set to the next, to first order.
+/// The standard deviation of that cosine over data sets, to first order.
 ///
 /// With `t = |e|^2` the squared tangential error, `cos = 1/sqrt(1 + t)`; t has the relative
 /// deviation `sqrt(2/(D-1))` of a sum of `D - 1` squares, and that of twice the radial error, `2 s
@@ -75,7 +75,7 @@ pub fn least_squares_cosine_deviation(point: &Point) -> Option<f64> {
     Some(0.5 * cosine.powi(3) * t * relative)
 }
 
-/// `beta s^2 / N`: what a unit of KL weighs against a unit of squared error.
+/// `beta s^2 / N`: the weight of a unit of KL against a unit of squared error.
 fn pressure(point: &Point, beta: f64) -> f64 {
     beta * point.noise.powi(2) / point.samples as f64
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_does_not_pay_for_its_divergence_is_given_up() {
+    fn a_signal_that_does_not_pay_for_its_kl_is_given_up() {
         let p = point((3.0, 100, 100));
         assert!(sigma_learned_gain(&p, 1.0, 2.9).is_infinite());
         assert!(sigma_learned_gain(&p, 1.0, 3.1).is_finite());

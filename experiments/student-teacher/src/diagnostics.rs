@@ -1,8 +1,8 @@
-//! Whether Markov chains have been run for long enough.
+//! Diagnostics that tell whether Markov chains have converged.
 
-/// The effective number of independent draws in all chains: their number over the autocorrelation
-/// time, which is summed over pairs of lags as long as the pairs are positive (Geyer's initial
-/// positive sequence).
+/// The effective number of independent draws in all chains: the number of draws over the
+/// autocorrelation time, which is summed over pairs of lags as long as the sums of pairs are
+/// positive (Geyer's initial positive sequence).
 pub fn effective_size(chains: &[Vec<f64>]) -> f64 {
     chains.iter().map(|chain| effective_size_of_one(chain)).sum()
 }
@@ -29,8 +29,8 @@ fn effective_size_of_one(chain: &[f64]) -> f64 {
     count / time.max(1.0)
 }
 
-/// Split R-hat (Gelman et al., Bayesian Data Analysis): the deviation of all draws over that within
-/// the halves of chains. One when the chains agree.
+/// Split R-hat (Gelman et al., Bayesian Data Analysis): the standard deviation of all draws over
+/// that within halves of chains. It is 1 if the chains agree.
 pub fn split_r_hat(chains: &[Vec<f64>]) -> f64 {
     let halves: Vec<&[f64]> = chains
         .iter()
@@ -40,9 +40,9 @@ pub fn split_r_hat(chains: &[Vec<f64>]) -> f64 {
         })
         .collect();
     let count = halves[0].len() as f64;
-    let moments: Vec<(f64, f64)> = halves.iter().map(|half| mean_and_variance(half)).collect();
-    let means: Vec<f64> = moments.iter().map(|m| m.0).collect();
-    let within = moments.iter().map(|m| m.1).sum::<f64>() / moments.len() as f64;
+    let (means, variances): (Vec<f64>, Vec<f64>) =
+        halves.iter().map(|half| mean_and_variance(half)).unzip();
+    let within = variances.iter().sum::<f64>() / variances.len() as f64;
     let (_, between) = mean_and_variance(&means);
     ((count - 1.0) / count + between / within).sqrt()
 }
@@ -60,13 +60,13 @@ mod tests {
     use super::*;
     use crate::problem::{Purpose, generator, normals};
 
-    /// An autoregressive chain `x <- r x + noise` has the autocorrelation time `(1 + r) / (1 - r)`.
+    /// An autoregressive chain `x <- r x + z` has the autocorrelation time `(1 + r) / (1 - r)`.
     fn autoregressive(r: f64, seed: u64) -> Vec<f64> {
         let mut x = 0.0;
         normals(40_000, &mut generator(seed, Purpose::Gaussian))
             .into_iter()
-            .map(|noise| {
-                x = r * x + noise;
+            .map(|z| {
+                x = r * x + z;
                 x
             })
             .collect()

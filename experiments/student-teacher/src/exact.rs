@@ -1,4 +1,4 @@
-//! The exact posterior of the student's problem, sampled.
+//! Samples from the exact posterior of the student's problem.
 //!
 //! With a uniform prior on the sphere and Gaussian observations the posterior of the direction is
 //!
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! a Fisher-Bingham density. The geodesic slice sampler (Habeck, Hasenpflug, Kodgirwar, Rudolf
-//! 2023) draws from it without settings: through the current point a uniformly random great circle
-//! is laid, and the density along it, which five inner products describe, is slice-sampled with
-//! shrinkage.
+//! 2023) draws from it and has no parameters to tune: it chooses a uniformly random great circle
+//! through the current point and slice-samples the density along it, which five inner products
+//! describe, with shrinkage.
 
 use std::f64::consts::TAU;
 
@@ -23,13 +23,13 @@ use crate::problem::{
 
 /// Chains, each from a uniformly random start.
 const CHAINS: u32 = 4;
-/// Steps of a chain after the first fifth, which is thrown away; times D, because a step moves
-/// along one great circle.
+/// Steps of a chain after the first fifth, which is discarded. They are multiplied by D, because a
+/// step moves along one great circle.
 const STEPS_PER_DIM: usize = 800;
 /// Directions along which chains are compared, besides that of `h`.
 const PROBES: usize = 4;
 
-/// What draws from the exact posterior say.
+/// Estimates from draws of the exact posterior.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampled {
@@ -82,7 +82,7 @@ impl FisherBingham {
     }
 }
 
-/// A chain: its point on the sphere, with what the density needs of it.
+/// A chain: its point on the sphere, and Lambda times the point.
 struct Chain<'a> {
     density: &'a FisherBingham,
     w: Vec<f64>,
@@ -146,11 +146,11 @@ pub fn sample(problem: &Problem, seed: u64) -> Sampled {
     }
 }
 
-/// What is kept of the chains.
+/// The summaries of the chains.
 struct Draws {
     /// The mean of each chain.
     means: Vec<Vec<f64>>,
-    /// By probe and chain: where the chain was along the probe, after every `D / 2` steps.
+    /// For each probe and chain, the coordinate along the probe after every `D / 2` steps.
     traces: Vec<Vec<Vec<f64>>>,
 }
 
@@ -178,7 +178,7 @@ fn draw(density: &FisherBingham, seed: u64) -> Draws {
                 for (trace, probe) in trace.iter_mut().zip(&probes) {
                     trace.push(dot(probe, &chain.w));
                 }
-                // What rounding has added up to is taken away.
+                // Removes accumulated rounding errors.
                 chain = Chain::at(unit(chain.w), density);
             }
         }
@@ -199,7 +199,7 @@ impl Draws {
         mean
     }
 
-    /// `|E w|`, from products of the means of different chains: the square of one mean would count
+    /// `|E w|` from products of the means of different chains. The square of one mean would count
     /// its error as length.
     fn resultant(&self) -> f64 {
         let mut products = Vec::new();
@@ -251,8 +251,7 @@ mod tests {
             add_scaled(&mut mean, p, &w);
         }
         let exact = mean.map(|m| m / mass);
-        // Few steps suffice in two dimensions, but the number of steps goes with D: take several
-        // seeds.
+        // The number of steps is proportional to D and small here, so several seeds are averaged.
         let seeds = 20;
         let mut sampled = [0.0; 2];
         for seed in 0..seeds {

@@ -1,7 +1,7 @@
 //! The paper's figure "Student-teacher recovery", the exact posterior beside its approximations,
 //! and the nonlinear teacher.
 
-use lab::{Axis, Color, Dash, Figure, Legend, Marker, Panel, Series, logspace};
+use plot::{Axis, Color, Dash, Figure, Legend, Marker, Panel, Series, logspace};
 use vmf_core::{Sphere, expected_cosine};
 
 use crate::claims::{kind, overconfidence};
@@ -15,7 +15,7 @@ use crate::tasks::{Compared, EXACT};
 /// Cosine and A over each sweep, and sigma_eff below them.
 ///
 /// A colour means the same in every panel: blue is the student with a learned gain, vermilion the
-/// one with gain 1, black what the teacher says.
+/// one with gain 1, black the cosine to the teacher.
 pub fn recovery(results: &Results) -> Figure {
     let mut figure = Figure::new("Student-teacher recovery")
         .subtitle(format!(
@@ -62,7 +62,7 @@ fn directions(results: &Results, variable: Variable, letter: &str) -> Panel {
             |l| expected_cosine(l.sigma),
         ));
     }
-    // Both students have the same direction; the first is shown.
+    // Both kinds of student have the same direction; the first is shown.
     if let Some(&gain) = results.settings.gains.first() {
         let (xs, ys, errors) = estimates(results, variable, gain, |learned| learned.cosine);
         panel = panel.series(
@@ -146,15 +146,15 @@ pub fn exact(results: &Results) -> Figure {
         .panel(surprise.horizontal("", 0.0))
 }
 
-/// A way to say how sure one is of a direction.
+/// A posterior of the direction, exact or approximate.
 pub struct Method {
     /// Its name.
     pub label: &'static str,
     color: Color,
     marker: Marker,
-    /// The mean resultant length, which is the cosine to the truth that it expects.
+    /// The mean resultant length, which is the cosine to the teacher that it expects.
     pub claimed: fn(&Compared) -> f64,
-    /// The cosine to the truth that it has.
+    /// The cosine to the teacher that it reaches.
     pub reached: fn(&Compared) -> f64,
 }
 
@@ -196,7 +196,7 @@ impl Method {
     }
 }
 
-/// The concentration that a method's resultant length stands for, over the exact posterior's.
+/// The concentration that corresponds to a method's resultant length, over the exact posterior's.
 pub fn concentration_ratio(point: &Point, compared: &Compared, method: &Method) -> f64 {
     let Ok(sphere) = Sphere::new(point.dim) else {
         return f64::NAN;
@@ -257,7 +257,7 @@ fn students(seeds: u64) -> String {
     }
 }
 
-/// Points of a fine grid over a sweep, with the values of its variable.
+/// A fine grid over a sweep: the values of its variable, and the points.
 fn grid(results: &Results, variable: Variable) -> (Vec<f64>, Vec<Point>) {
     let points = results.settings.sweep(variable);
     let ends = [points.first(), points.last()].map(|p| p.map_or(1.0, |p| variable.of(p)));

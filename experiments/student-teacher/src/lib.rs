@@ -1,16 +1,16 @@
-//! Does a layer's learned noise recover how hard its task is?
+//! Does a layer's learned noise scale reflect how hard its task is?
 //!
-//! The second experiment of *Precise Bayesian Neural Networks*. A linear teacher `y = w*.x + s *
-//! noise` with a unit-norm direction and inputs `x ~ N(0, I)` has a student `y^ = g (BN(w.x) +
-//! sigma eps)`, one von Mises-Fisher unit with an output gain, trained with `NLL + beta / N * KL`
-//! by Adam. Three sweeps, of the observation noise s, the input dimension D and the sample size N,
-//! show what sigma_eff becomes, and whether the `A = 1 / sqrt(1 + sigma^2)` that follows from it is
-//! the cosine between student and teacher.
+//! The second experiment of *Precise Bayesian Neural Networks*. A linear teacher `y = w*.x + s z`
+//! has a unit-norm direction, inputs `x ~ N(0, I)` and observation noise `z ~ N(0, 1)`. Its student
+//! `y^ = g (BN(w.x) + sigma z)` is one von Mises-Fisher unit with an output gain, trained by Adam
+//! on `NLL + beta / N * KL`. Three sweeps, of the observation noise s, the input dimension D and
+//! the sample size N, show what sigma_eff becomes, and whether the `A = 1 / sqrt(1 + sigma^2)` that
+//! follows from it is the cosine between student and teacher.
 //!
 //! # What the student must learn
 //!
 //! Write `b` for the activation normalized over the sample, so that `mean(b) = 0` and `mean(b^2) =
-//! 1`, and `c = mean(b y)`. Averaged over the noise eps, the objective per example is, up to
+//! 1`, and `c = mean(b y)`. Averaged over the noise z, the objective per example is, up to
 //! constants,
 //!
 //! ```text
@@ -28,8 +28,8 @@
 //! sigma^2 (1 + sigma^2 (D-1)/D) = beta (D-1) s^2 / N
 //! ```
 //!
-//! whatever the data are. (With `beta D s^2 / N` on the right, a simpler form, sigma is too large
-//! by up to `1/(2(D-1))`.)
+//! for all data. (The simpler form with `beta D s^2 / N` on the right makes sigma too large by up
+//! to `1/(2(D-1))`.)
 //!
 //! **Learned gain.** `dL/dg = 0` gives `g = c / (1 + sigma^2) = c A^2`, and with it
 //!
@@ -38,34 +38,34 @@
 //! ```
 //!
 //! For large D this is `1 - A^2 = beta D s^2 / (N c^2)`. The left side stays below `(D-1)/D`: a
-//! signal with `c^2 < beta D s^2 / N` is not worth its KL, and sigma grows without end. Least
+//! signal with `c^2 < beta D s^2 / N` is not worth its KL, and sigma grows without bound. Least
 //! squares has `c^2 = 1 + s^2 min(D, N-1) / N` on average, which for beta = 1 makes `sigma^2 = D
-//! s^2 / N` and `A = 1 / sqrt(1 + D s^2 / N)`. Beside the cosine of least squares that explains
-//! what the sweeps show: with a learned gain, A *is* the cosine up to `N / (N - D)`; with gain 1 it
-//! is so only as long as sigma is small, because there `sigma^2 < D s^2 / N`.
+//! s^2 / N` and `A = 1 / sqrt(1 + D s^2 / N)`. Compared with the cosine of least squares, this
+//! explains the sweeps: with a learned gain, A *is* the cosine up to `N / (N - D)`; with gain 1
+//! this holds only while sigma is small, because there `sigma^2 < D s^2 / N`.
 //!
 //! # Against the exact posterior
 //!
 //! The exact posterior of the direction is sampled ([`exact`]). Where it is tight, it is Gaussian
-//! on the tangent space with precision `X^T X / s^2`, so that its spread is the mean of the inverse
-//! eigenvalues, `s^2 / (N - D - 1)` a dimension. The variational optimum has the mean of the
-//! eigenvalues, `N / s^2`: its kappa is `N / (N - D - 1)` times too large. That is the known price
-//! of a one-parameter posterior, here in closed form.
+//! on the tangent space with precision `X^T X / s^2`, so that its variance per dimension is the
+//! mean of the inverse eigenvalues, `s^2 / (N - D - 1)`. The precision of the variational optimum
+//! is the mean of the eigenvalues, `N / s^2`, so its kappa is `N / (N - D - 1)` times too large.
+//! That is the known price of a posterior with one parameter, here in closed form.
 //!
 //! # What is where
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`settings`] | what a run is asked to do: points, sweeps, parts of a run |
+//! | [`settings`] | the settings of a run: points, sweeps, parts of a run |
 //! | [`problem`] | the linear teacher, its data, least squares |
 //! | [`student`], [`training`] | the student, the training loop |
 //! | [`closed_form`] | the stationary points above |
-//! | [`exact`], [`diagnostics`] | the exact posterior by geodesic slice sampling, and whether its chains have converged |
+//! | [`exact`], [`diagnostics`] | the exact posterior by geodesic slice sampling, and the convergence of its chains |
 //! | [`mean_field`] | independent Gaussians on the same data |
 //! | [`nonlinear`] | a teacher with two layers |
 //! | [`tasks`], [`results`] | a run as a list of tasks, and their outcomes |
 //! | [`trend`], [`claims`] | the test for a trend, the verdict on each claim and our own statements |
-//! | [`figure`], [`run`], [`show`] | figures, the whole run, what is in a checkpoint |
+//! | [`figure`], [`run`], [`show`] | figures, the whole run, the contents of a checkpoint |
 
 pub mod claims;
 pub mod closed_form;

@@ -1,6 +1,5 @@
 //! `student-teacher`: see `--help`.
 
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use student_teacher::settings::{Gain, Point, Settings, Shard};
 use student_teacher::tasks::Execution;
 use student_teacher::{run, show};
 
-/// Does sigma_eff recover how hard a task is?
+/// Does sigma_eff reflect how hard a task is?
 ///
 /// Without a subcommand: teaches students of a linear teacher over sweeps of observation noise,
 /// input dimension and sample size, compares what they learn with closed forms, with the exact
@@ -31,7 +30,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Join the results of parts (--shard) and report on them as on one run.
+    /// Join the results of all parts (--shard) and report on them as on one run.
     Merge {
         /// Result files, or folders that hold them.
         #[arg(required = true)]
@@ -40,7 +39,7 @@ enum Command {
         #[arg(long, default_value = OUT)]
         out: PathBuf,
     },
-    /// Print what is in a checkpoint of any experiment: layers, D, M, sigma_eff, kappa, A, KL.
+    /// Print the contents of a checkpoint of any experiment: layers, D, M, sigma_eff, kappa, A, KL.
     Show {
         /// The checkpoint.
         checkpoint: PathBuf,
@@ -63,16 +62,15 @@ struct Run {
     #[arg(long, value_name = "N,..", allow_hyphen_values = true)]
     samples: Option<String>,
 
-    /// Noise, dimension and sample size that are held while another is swept.
+    /// Noise, dimension and sample size that stay fixed while another is swept.
     #[arg(long, value_name = "S,D,N", default_value = "1,100,1000")]
     base: String,
 
-    /// Students at each point.
+    /// Number of students at each point.
     #[arg(long, default_value_t = 5)]
     seeds: u64,
 
-    /// Whether the student's output gain is learned, fixed to 1, or both kinds of student are
-    /// taught.
+    /// Whether the output gain is learned or fixed to 1, or both kinds of student are taught.
     #[arg(long, value_enum, default_value = "both")]
     gain: Gains,
 
@@ -80,11 +78,12 @@ struct Run {
     #[arg(long, default_value_t = 1.0, allow_hyphen_values = true)]
     beta: f64,
 
-    /// Steps of Adam for each student.
+    /// Number of Adam steps for each student.
     #[arg(long, default_value_t = Settings::default().steps)]
     steps: u32,
 
-    /// Adam's learning rate at the start; it falls to zero. That of the noise is twice as large.
+    /// Adam's first learning rate, which falls to zero. That of the noise parameter is twice as
+    /// large.
     #[arg(long, default_value_t = Settings::default().lr, allow_hyphen_values = true)]
     lr: f64,
 
@@ -92,16 +91,16 @@ struct Run {
     #[arg(long, default_value = OUT)]
     out: PathBuf,
 
-    /// Go on with a run that was stopped: students that are in the folder already are not taught
+    /// Continue a run that was stopped. Students that are in the folder already are not taught
     /// again.
     #[arg(long)]
     resume: bool,
 
-    /// Do a part of the run only, the i-th of n; `merge` joins the parts.
+    /// Do only a part of the run, the i-th of n. `merge` joins the parts.
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
 
-    /// How many students are taught at a time [default: one for each core].
+    /// Number of students that are taught at a time [default: one for each core].
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
 
@@ -150,7 +149,7 @@ impl Run {
     }
 }
 
-/// A comma-separated list; an empty one is for the settings to refuse.
+/// A comma-separated list. An empty one is refused later, by the check of the settings.
 fn list<T: Parse>(option: &str, text: Option<&str>, default: Vec<T>) -> Result<Vec<T>> {
     match text {
         None => Ok(default),
@@ -164,7 +163,7 @@ fn number<T: Parse>(option: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| anyhow!("{option}: {text:?} is not {}", T::WHAT))
 }
 
-/// A number of an option, and what to call it.
+/// A number of an option, and its description in error messages.
 trait Parse: FromStr {
     const WHAT: &'static str;
 }
@@ -177,29 +176,21 @@ impl Parse for usize {
     const WHAT: &'static str = "a whole number from 2 on";
 }
 
-/// Makes each operation of Candle run on the thread that asks for it.
+/// Makes each Candle operation run on the thread that calls it.
 ///
-/// Students are taught side by side, and Candle's own threads, which wait for each other in busy
-/// loops, would only be in their way. Candle reads how many to use from the environment.
-fn one_thread_an_operation() {
+/// Students are taught in parallel. Candle's own threads wait for each other in busy loops and
+/// would only slow them down. Candle reads the number of its threads from the environment.
+fn one_thread_per_operation() {
     for variable in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
-        // SAFETY: this is the first thing the program does, so that no other thread can be reading
-        // the environment.
+        // SAFETY: the program does this first, when no other thread exists that could read the
+        // environment.
         unsafe { std::env::set_var(variable, "1") };
     }
 }
 
 fn main() -> ExitCode {
-    one_thread_an_operation();
-    match start(Cli::parse()) {
-        Ok(code) => code,
-        // Whoever reads our output may stop reading: that is not an error of ours.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    one_thread_per_operation();
+    lab::exit_code(start(Cli::parse()))
 }
 
 fn start(cli: Cli) -> Result<ExitCode> {
@@ -219,12 +210,4 @@ fn start(cli: Cli) -> Result<ExitCode> {
             Ok(run::run(&settings, &cli.run.out, &execution)?.exit_code())
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    })
 }

@@ -1,10 +1,9 @@
-//! What is usually done in place of a posterior on the sphere: a Gaussian for each weight, all
-//! independent.
+//! The usual alternative to a posterior on the sphere: independent Gaussians for all weights.
 //!
-//! The weights are free, with the prior `N(0, I/D)`, whose length is about one. The exact posterior
-//! is then Gaussian with precision `P = X^T X / s^2 + D I` and mean `P^-1 X^T y / s^2`. The
-//! independent Gaussians closest to it in the variational sense have the same mean and the
-//! variances `1 / P_ii`. What they say about the direction is measured by drawing weights and
+//! The weights are free, with the prior `N(0, I/D)`, whose draws have a length of about one. The
+//! exact posterior is then Gaussian with precision `P = X^T X / s^2 + D I` and mean `P^-1 X^T y /
+//! s^2`. The independent Gaussians closest to it in the variational sense have the same mean and
+//! the variances `1 / P_ii`. What they say about the direction is measured by drawing weights and
 //! dividing them by their lengths.
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use crate::problem::{
 /// Draws in each half of the sample.
 const DRAWS: usize = 2000;
 
-/// What mean-field Gaussian inference says about the direction.
+/// The direction according to mean-field Gaussian inference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeanField {
@@ -42,8 +41,7 @@ pub fn infer(problem: &Problem, seed: u64) -> MeanField {
         }
         sum
     };
-    // The product of two independent means, because the square of one would count its error as
-    // length.
+    // The product of two independent means: the square of one would count its error as length.
     let resultant = dot(&half(), &half()).max(0.0).sqrt();
     MeanField { resultant, cosine: cosine(&mean, &problem.teacher) }
 }
@@ -70,7 +68,7 @@ mod tests {
     /// The variational objective, `KL(q || p)` up to a constant, is lowest at the closed form:
     /// moving any mean or deviation by a little raises it.
     #[test]
-    fn the_closed_form_minimizes_the_divergence() {
+    fn the_closed_form_minimizes_the_kl() {
         let point = Point { noise: 0.8, dim: 6, samples: 40 };
         let problem = Problem::draw(point, 2);
         // -E_q log p(y, w) - H(q), with E_q (y - w.x)^2 = (y - m.x)^2 + sum_i d_i^2 x_i^2.

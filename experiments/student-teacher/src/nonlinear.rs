@@ -1,8 +1,7 @@
-//! A nonlinear teacher, for which there is no closed form: two layers with normalization between
-//! them.
+//! A nonlinear teacher, for which there is no closed form: two layers with normalization.
 //!
 //! ```text
-//! f(x) = normalize(v . relu(W x)),   y = f(x) + s * noise,   rows of W and v of unit norm, x ~ N(0, I)
+//! f(x) = normalize(v . relu(W x)),   y = f(x) + s z,   rows of W and v of unit norm, x ~ N(0, I), z ~ N(0, 1)
 //! ```
 //!
 //! The student has the same two layers, each with its own sigma_eff, and a learned gain.
@@ -29,10 +28,10 @@ use crate::training::{Batches, Trainee, train};
 /// Hidden units of teacher and student.
 pub const HIDDEN: usize = 8;
 
-/// Examples on which a student is judged.
+/// The number of test examples.
 const TEST: usize = 4000;
 
-/// What is held while another variable is swept.
+/// The point that stays fixed while one variable is swept.
 pub const BASE: Point = Point { noise: 0.5, dim: 20, samples: 2000 };
 
 /// The points of one sweep.
@@ -46,7 +45,7 @@ pub fn sweep(variable: Variable) -> Vec<Point> {
     }
 }
 
-/// What a trained student knows.
+/// What a trained student has learned.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Learned {
@@ -80,7 +79,7 @@ impl Teacher {
         let dim = self.hidden[0].len();
         let answer = |x: &[f64]| {
             let hidden = self.hidden.iter().map(|w| dot(w, x).max(0.0));
-            let sum: f64 = hidden.zip(&self.output).map(|(z, v)| z * v).sum();
+            let sum: f64 = hidden.zip(&self.output).map(|(h, v)| h * v).sum();
             (sum - self.mean) / self.deviation
         };
         inputs.chunks_exact(dim).map(answer).collect()
@@ -90,8 +89,8 @@ impl Teacher {
         let answers = self.answers(inputs).into_iter();
         answers
             .map(|y| {
-                let eps: f64 = StandardNormal.sample(rng);
-                y + noise * eps
+                let z: f64 = StandardNormal.sample(rng);
+                y + noise * z
             })
             .collect()
     }
@@ -110,8 +109,8 @@ impl Forward for Student {
     }
 }
 
-/// Draws a teacher, trains a student, writes its checkpoint if there is a place for it, and says
-/// what it has learned.
+/// Draws a teacher, trains a student, writes its checkpoint if a path is given, and returns what it
+/// has learned.
 pub fn teach(
     point: Point,
     settings: &Settings,
@@ -136,7 +135,7 @@ pub fn teach(
     let data = Batches::new(&inputs, &targets, dim)?;
     let trainee = Trainee { model: &student, vars: &vars, posterior: &posterior };
     train(&trainee, &data, point.noise, settings, seed)?;
-    reestimate(&student, data.inputs())?;
+    reestimate(&student, &posterior, data.inputs())?;
 
     let learned = Learned {
         sigmas: [student.hidden.sigma().values()?[0], student.output.sigma().values()?[0]],
@@ -153,7 +152,7 @@ pub fn teach(
             }),
             step: settings.steps.into(),
             seed,
-            metrics: serde_json::to_value(learned)?,
+            state: serde_json::to_value(learned)?,
             ..Progress::default()
         };
         Checkpoint::capture(&vars, &posterior, None, progress)?.save(path)?;

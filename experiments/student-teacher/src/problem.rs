@@ -1,4 +1,5 @@
-//! A linear teacher and its data: `y = w*.x + s * noise` with `x ~ N(0, I)` and a unit-norm `w*`.
+//! A linear teacher and its data: `y = w*.x + s z` with `x ~ N(0, I)`, `z ~ N(0, 1)` and a
+//! unit-norm `w*`.
 
 use rand::{Rng, SeedableRng, distr::Distribution};
 use rand_distr::StandardNormal;
@@ -6,7 +7,7 @@ use rand_pcg::Pcg64;
 
 use crate::settings::Point;
 
-/// What a stream of random numbers is for; streams of one seed are independent.
+/// The purpose of a stream of random numbers. The streams of one seed are independent.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
     /// The teacher's weights.
@@ -39,11 +40,11 @@ pub fn generator(seed: u64, purpose: Purpose) -> Pcg64 {
 
 /// A teacher with its training set.
 ///
-/// Points of a sweep share their seeds' teachers, inputs and noise as far as they go, so that their
-/// differences are those of the sweep's variable.
+/// With the same seed, all points of a sweep have the same teacher, and the smaller of two data
+/// sets is the beginning of the larger. So they differ only in the variable of the sweep.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// Where in the sweeps it lies.
+    /// Its point in the sweeps.
     pub point: Point,
     /// The teacher's direction.
     pub teacher: Vec<f64>,
@@ -63,8 +64,8 @@ impl Problem {
         let targets = inputs
             .chunks_exact(point.dim)
             .map(|x| {
-                let noise: f64 = StandardNormal.sample(&mut rng);
-                dot(&teacher, x) + point.noise * noise
+                let z: f64 = StandardNormal.sample(&mut rng);
+                dot(&teacher, x) + point.noise * z
             })
             .collect();
         Self { point, teacher, inputs, targets }
@@ -95,8 +96,8 @@ impl Problem {
         product / count / variance.sqrt()
     }
 
-    /// The direction that maximizes the covariance above: least squares on centred inputs. None
-    /// where it is not unique, from `D = N - 1` on.
+    /// The direction that maximizes the covariance above: least squares on centred inputs. `None`
+    /// if it is not unique, from `D = N - 1` on.
     pub fn least_squares_direction(&self) -> Option<Vec<f64>> {
         if self.point.dim + 1 >= self.point.samples {
             return None;

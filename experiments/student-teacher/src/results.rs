@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Result, bail};
-use lab::{Csv, Field};
+use lab::Csv;
 use vmf_core::expected_cosine;
 
 use crate::closed_form;
@@ -33,14 +33,14 @@ impl Estimate {
 /// The outcomes of a whole run.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// What was asked for.
+    /// The settings of the run.
     pub settings: Settings,
     done: Vec<Done>,
 }
 
 impl Results {
-    /// Puts outcomes into the order of the task list. Refuses a run that is not complete, and
-    /// results that contradict each other.
+    /// Sorts outcomes by the list of tasks. Refuses an incomplete run, and results that contradict
+    /// each other.
     pub fn new(settings: Settings, done: Vec<Done>) -> Result<Self> {
         let mut by_name: HashMap<String, Done> = HashMap::new();
         for done in done {
@@ -104,8 +104,8 @@ impl Results {
         self.done.iter().filter_map(choose).collect()
     }
 
-    /// sigma_eff in closed form at a point: with a learned gain, at the covariance that least
-    /// squares has on average.
+    /// sigma_eff in closed form at a point. With a learned gain it depends on the covariance with
+    /// the targets; here that is the average of least squares.
     pub fn predicted_sigma(&self, point: &Point, gain: Gain) -> f64 {
         let beta = self.settings.beta;
         match gain {
@@ -117,7 +117,7 @@ impl Results {
         }
     }
 
-    /// sigma_eff in closed form for one student, at its own covariance.
+    /// sigma_eff in closed form for one student, with its own covariance.
     pub fn predicted_sigma_of(&self, point: &Point, gain: Gain, learned: &Learned) -> f64 {
         match gain {
             Gain::Fixed => self.predicted_sigma(point, gain),
@@ -127,7 +127,7 @@ impl Results {
         }
     }
 
-    /// Every linear student, a row each.
+    /// All linear students, a row each.
     pub fn csv(&self) -> Result<Csv> {
         let mut csv = Csv::new([
             "noise",
@@ -151,7 +151,6 @@ impl Results {
                     Gain::Learned => "learned",
                     Gain::Fixed => "fixed",
                 };
-                let optional = |value: Option<f64>| value.map_or("".into(), Field::Float);
                 csv.row([
                     point.noise.into(),
                     point.dim.into(),
@@ -164,7 +163,7 @@ impl Results {
                     learned.gain.into(),
                     learned.covariance.into(),
                     self.predicted_sigma_of(&point, gain, &learned).into(),
-                    optional(learned.stationary),
+                    learned.stationary.into(),
                 ])?;
             }
         }

@@ -1,9 +1,9 @@
-//! A whole run: teach, judge, draw, report; and the same from the results of its parts.
+//! A whole run: teach, judge, draw and report; and the same from the results of its parts.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cell, Checks, Entries, Journal, OutDir, Report, Section, Table, significant};
+use lab::{Cell, Checks, Entries, Journal, OutDir, Report, Section, Table, say, significant};
 use vmf_core::expected_cosine;
 
 use crate::results::{Estimate, Results};
@@ -12,11 +12,10 @@ use crate::student::Learned;
 use crate::tasks::{self, Done, EXACT, Execution};
 use crate::{claims, figure, nonlinear};
 
-/// Does all tasks, prints the verdicts, writes figures, data and report to `out`, and returns our
-/// own statements.
+/// Does all tasks, prints the verdicts, writes figures, data and report to `out`, and returns the
+/// checks of our own statements.
 ///
-/// If the execution is that of a part, its results are left for [`merge`], and there is nothing to
-/// state yet.
+/// A part of a run only writes its results, for [`merge`], and returns no checks.
 pub fn run(settings: &Settings, out: &Path, execution: &Execution) -> Result<Checks> {
     settings.check()?;
     let out = OutDir::create(out)?;
@@ -24,17 +23,17 @@ pub fn run(settings: &Settings, out: &Path, execution: &Execution) -> Result<Che
     let Some(shard) = execution.shard else {
         return report(&Results::new(settings.clone(), done)?, &out);
     };
-    println!(
+    say!(
         "part {shard} is done, {} results in {}; when all parts are: student-teacher merge {}",
         done.len(),
         path.display(),
         out.path().display()
-    );
+    )?;
     Ok(Checks::new())
 }
 
-/// Joins the results of parts, and goes on as [`run`] does. A folder stands for all result files in
-/// it.
+/// Joins the results of parts and reports on them as [`run`] does. A folder stands for all result
+/// files in it.
 pub fn merge(sources: &[PathBuf], out: &Path) -> Result<Checks> {
     let mut files = Vec::new();
     for source in sources {
@@ -85,20 +84,20 @@ fn result_files(folder: &Path) -> Result<Vec<PathBuf>> {
 fn report(results: &Results, out: &OutDir) -> Result<Checks> {
     let settings = &results.settings;
     let (claims, checks) = claims::judge(results);
-    println!("\nThe paper's claims\n");
+    say!("\nThe paper's claims\n")?;
     let (claims, statements) = (claims.table()?, checks.table()?);
-    claims.print();
-    println!("\nWhat we state\n");
-    statements.print();
+    claims.print()?;
+    say!("\nWhat we state\n")?;
+    statements.print()?;
     out.write("claims.csv", claims.csv())?;
     out.write("checks.csv", statements.csv())?;
 
     let recovery = figure::recovery(results);
-    recovery.save(out, "student-teacher")?;
+    out.save_figure(&recovery, "student-teacher")?;
     results.csv()?.save(out, "students.csv")?;
     let mut report = Report::new("Precise Bayesian Neural Networks: student and teacher")
         .subtitle(format!(
-            "{} steps of Adam from a learning rate of {}, {} a point, β = {}",
+            "{} steps of Adam from a learning rate of {}, {} per point, β = {}",
             settings.steps,
             settings.lr,
             match settings.seeds {
@@ -108,10 +107,10 @@ fn report(results: &Results, out: &OutDir) -> Result<Checks> {
             settings.beta
         ))
         .section(
-            Section::new("Does σ_{eff} recover how hard the task is?")
+            Section::new("Does σ_{eff} reflect how hard the task is?")
                 .paragraph(
                     "A linear teacher with a unit-norm direction answers Gaussian inputs with observation noise s. A student, \
-                     one von Mises-Fisher unit y = g (BN(w·x) + σ_{eff} ε), minimizes NLL + β KL/N.",
+                     one von Mises-Fisher unit y = g (BN(w·x) + σ_{eff} z) with z ~ N(0, 1), minimizes NLL + β KL/N.",
                 )
                 .figure(
                     &recovery,
@@ -135,19 +134,19 @@ fn report(results: &Results, out: &OutDir) -> Result<Checks> {
         report = beyond(results, out, report)?;
     }
     let path = report.save(out, "report.html")?;
-    println!("\n{}; the report is {}", checks.summary(), path.display());
+    say!("\n{}; the report is {}", checks.summary(), path.display())?;
     Ok(checks)
 }
 
 /// The sections on the exact posterior and the nonlinear teacher.
 fn beyond(results: &Results, out: &OutDir, report: Report) -> Result<Report> {
     let exact = figure::exact(results);
-    exact.save(out, "exact-posterior")?;
+    out.save_figure(&exact, "exact-posterior")?;
     let table = exact_table(results)?;
-    println!("\nThe exact posterior\n");
-    table.print();
+    say!("\nThe exact posterior\n")?;
+    table.print()?;
     let nonlinear = figure::nonlinear(results);
-    nonlinear.save(out, "nonlinear")?;
+    out.save_figure(&nonlinear, "nonlinear")?;
     Ok(report
         .section(
             Section::new("Against the exact posterior")
@@ -261,7 +260,7 @@ fn nonlinear_table(results: &Results) -> Result<Table> {
     Ok(table)
 }
 
-/// A mean with its standard error, to as many decimals as the error has digits that matter.
+/// A mean with its standard error.
 fn plus_minus(estimate: Estimate) -> String {
     format!("{} ± {}", significant(estimate.mean, 3), significant(estimate.error, 1))
 }

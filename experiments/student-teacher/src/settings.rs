@@ -1,4 +1,4 @@
-//! What a run is asked to do, and which requests make sense.
+//! The settings of a run, and which of them make sense.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// A task for a student: how noisy, how wide, and how much data.
+/// The difficulty of a student's task: how noisy, how wide, and how much data.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Deviation of the observation noise, `s`.
+    /// The standard deviation of the observation noise, `s`.
     pub noise: f64,
     /// Input dimension, `D`.
     pub dim: usize,
@@ -68,7 +68,12 @@ impl Variable {
     }
 }
 
-/// What a run is asked to do. Two runs with equal settings have equal results.
+/// More students would not fit in the list of tasks, nor in a lifetime.
+const MOST_SEEDS: u64 = 10_000;
+/// Noise and beta up to this keep their squares within single precision.
+const LARGEST: f64 = 1e6;
+
+/// The settings of a run. Two runs with equal settings have equal results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -78,19 +83,19 @@ pub struct Settings {
     pub dims: Vec<usize>,
     /// The sweep of the sample size.
     pub samples: Vec<usize>,
-    /// What is held while another variable is swept.
+    /// The point that stays fixed while one variable is swept.
     pub base: Point,
-    /// Students at each point.
+    /// The number of students at each point.
     pub seeds: u64,
     /// The kinds of student.
     pub gains: Vec<Gain>,
     /// The weight of the KL; 1 is the evidence lower bound.
     pub beta: f64,
-    /// Steps of Adam for each student.
+    /// The number of Adam steps for each student.
     pub steps: u32,
-    /// Adam's learning rate at the start; that of the noise parameter is twice as large.
+    /// Adam's first learning rate. That of the noise parameter is twice as large.
     pub lr: f64,
-    /// Whether to go beyond the sweeps: the exact posterior and the nonlinear teacher.
+    /// Whether to go beyond the sweeps, to the exact posterior and the nonlinear teacher.
     pub beyond: bool,
 }
 
@@ -127,7 +132,7 @@ impl Settings {
         points
     }
 
-    /// Refuses what makes no sense, in words that say what is allowed.
+    /// Refuses settings that make no sense, and says what is allowed.
     pub fn check(&self) -> Result<()> {
         for (option, empty, example) in [
             ("--noise", self.noise.is_empty(), "0.5,1,2"),
@@ -141,11 +146,15 @@ impl Settings {
                 check_point(&point)?;
             }
         }
-        ensure!(self.seeds >= 1, "--seeds {}: each point needs at least one student", self.seeds);
+        ensure!(
+            (1..=MOST_SEEDS).contains(&self.seeds),
+            "--seeds {}: each point needs at least one student, and has at most {MOST_SEEDS}",
+            self.seeds
+        );
         ensure!(!self.gains.is_empty(), "--gain: choose learned, fixed or both");
         ensure!(
-            self.beta > 0.0 && self.beta.is_finite(),
-            "--beta {}: it must be positive; without a KL, sigma_eff has no reason to be anything but 0",
+            self.beta > 0.0 && self.beta <= LARGEST,
+            "--beta {}: it must be positive, and at most {LARGEST:e}; without a KL, nothing keeps sigma_eff from 0",
             self.beta
         );
         ensure!(self.steps >= 1, "--steps {}: at least one step", self.steps);
@@ -156,9 +165,10 @@ impl Settings {
 
 fn check_point(point: &Point) -> Result<()> {
     ensure!(
-        point.noise > 0.0 && point.noise.is_finite(),
-        "observation noise {}: it must be positive and finite, because the likelihood divides by it",
-        point.noise
+        (1.0 / LARGEST..=LARGEST).contains(&point.noise),
+        "observation noise {}: it must be positive, from {:e} to {LARGEST:e}, because the likelihood divides by its square",
+        point.noise,
+        1.0 / LARGEST
     );
     ensure!(point.dim >= 2, "D = {}: directions exist from dimension 2 on", point.dim);
     ensure!(
@@ -168,8 +178,8 @@ fn check_point(point: &Point) -> Result<()> {
     );
     let numbers = point.dim.checked_mul(point.samples);
     ensure!(
-        numbers.is_some_and(|count| count <= 1 << 30),
-        "D = {} with N = {}: at most 2^30 input values fit a student",
+        numbers.is_some_and(|count| count <= 1 << 27),
+        "D = {} with N = {}: at most 2^27 input values are drawn, a gigabyte",
         point.dim,
         point.samples
     );
@@ -184,13 +194,13 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Whether the task at this place of the list belongs to the part. Neighbours, which cost about
-    /// the same, go to different parts.
+    /// Whether the task at this place of the list belongs to the part. Neighbouring tasks take
+    /// about the same time, so they go to different parts.
     pub fn holds(&self, place: usize) -> bool {
         place % self.count == self.index - 1
     }
 
-    /// The name of the part's results.
+    /// The file name of the part's results.
     pub fn file_name(&self) -> String {
         format!("results-{}-of-{}.jsonl", self.index, self.count)
     }
@@ -239,6 +249,11 @@ mod tests {
         assert!(with(|s| s.noise = vec![f64::NAN]).contains("must be positive"));
         assert!(with(|s| s.dims = vec![1]).contains("from dimension 2"));
         assert!(with(|s| s.samples = vec![1]).contains("at least 2 examples"));
+        assert!(with(|s| s.noise = vec![1e-300]).contains("from 1e-6 to 1e6"));
+        assert!(with(|s| s.noise = vec![1e300]).contains("from 1e-6 to 1e6"));
+        assert!(with(|s| s.dims = vec![usize::MAX]).contains("at most 2^27"));
+        assert!(with(|s| s.seeds = u64::MAX).contains("at most 10000"));
+        assert!(with(|s| s.beta = f64::MAX).contains("at most 1e6"));
         assert!(with(|s| s.seeds = 0).contains("at least one student"));
         assert!(with(|s| s.beta = 0.0).contains("must be positive"));
         assert!(with(|s| s.lr = 2.0).contains("(0, 1]"));

@@ -1,39 +1,42 @@
-//! `student-teacher show`: what is in a checkpoint, whichever experiment wrote it.
+//! `student-teacher show`: the contents of a checkpoint, whichever experiment wrote it.
 
 use std::path::Path;
 
 use anyhow::Result;
-use lab::{Cell, Table};
+use lab::{Cell, Table, say};
 use serde_json::Value;
-use vmf_candle::{Checkpoint, Thresholds};
+use vmf_candle::Checkpoint;
+use vmf_candle::posterior::Thresholds;
 
-/// Prints where the run stood and what each layer has learned.
+/// Prints where training stood and what each layer has learned.
 pub fn show(path: &Path) -> Result<()> {
+    // Refuses a named pipe, which would keep the next line waiting.
+    lab::open_file(path)?;
     let checkpoint = Checkpoint::open(path)?;
     let progress = checkpoint.progress();
-    println!(
+    say!(
         "{}: epoch {}, step {}, seed {}",
         path.display(),
         progress.epoch,
         progress.step,
         progress.seed
-    );
-    for (name, value) in [("config", &progress.config), ("metrics", &progress.metrics)] {
+    )?;
+    for (name, value) in [("config", &progress.config), ("state", &progress.state)] {
         if !value.is_null() {
-            println!("\n{name}");
-            print_entries(value);
+            say!("\n{name}")?;
+            print_entries(value)?;
         }
     }
     let variables = checkpoint.variables();
     let numbers: usize = variables.values().map(|t| t.elem_count()).sum();
-    println!("\n{} tensors, {numbers} numbers\n", variables.len());
+    say!("\n{} tensors, {numbers} numbers\n", variables.len())?;
 
     let summary = checkpoint.summary()?;
-    layers(&checkpoint)?.print();
-    println!("\nKL of all layers: {} nats", lab::significant(summary.kl(), 4));
+    layers(&checkpoint)?.print()?;
+    say!("\nKL of all layers: {} nats", lab::significant(summary.kl(), 4))?;
     let collapse = summary.collapse(&Thresholds::default());
     if !collapse.is_none() {
-        println!("Warning: {collapse}");
+        say!("Warning: {collapse}")?;
     }
     Ok(())
 }
@@ -41,7 +44,7 @@ pub fn show(path: &Path) -> Result<()> {
 fn layers(checkpoint: &Checkpoint) -> Result<Table> {
     let mut table = Table::new(["layer", "D", "M", "σ_{eff}", "κ", "A", "KL (nats)"]);
     for layer in &checkpoint.summary()? {
-        let mut name = layer.name.clone();
+        let mut name = one_line(&layer.name);
         if layer.shared {
             name += " (shared)";
         }
@@ -64,13 +67,24 @@ fn layers(checkpoint: &Checkpoint) -> Result<Table> {
     Ok(table)
 }
 
-fn print_entries(value: &Value) {
+fn print_entries(value: &Value) -> lab::Result<()> {
     match value {
         Value::Object(entries) => {
-            for (name, value) in entries {
-                println!("  {name}: {value}");
-            }
+            entries.iter().try_for_each(|(name, value)| say!("  {}: {value}", one_line(name)))
         }
-        other => println!("  {other}"),
+        other => say!("  {other}"),
+    }
+}
+
+/// A name in a checkpoint may hold anything, even a line that looks like one of ours.
+fn one_line(name: &str) -> String {
+    name.replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_name_cannot_forge_a_line() {
+        assert_eq!(super::one_line("unit\nstep 9"), "unit\\nstep 9");
     }
 }

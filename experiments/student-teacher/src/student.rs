@@ -1,5 +1,5 @@
 //! The linear student: one von Mises-Fisher unit with an output gain, `y = g (BN(w.x) + sigma_eff
-//! eps)`.
+//! z)`.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub struct Student {
     posterior: Posterior,
 }
 
-/// What a trained student knows.
+/// What a trained student has learned.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Learned {
@@ -37,8 +37,8 @@ pub struct Learned {
     pub gain: f64,
     /// Covariance of its normalized activation with the training targets, `c`.
     pub covariance: f64,
-    /// Cosine between its direction and that of least squares, where the stationary point lies;
-    /// none where `D >= N - 1`.
+    /// Cosine between its direction and that of least squares, which is the stationary point.
+    /// `None` if `D >= N - 1`.
     pub stationary: Option<f64>,
 }
 
@@ -55,8 +55,8 @@ impl Student {
         Ok(Self { unit, gain, vars, posterior })
     }
 
-    /// Trains a student of `problem`, writes its checkpoint if there is a place for it, and says
-    /// what it has learned.
+    /// Trains a student of `problem`, writes its checkpoint if a path is given, and returns what it
+    /// has learned.
     pub fn teach(
         problem: &Problem,
         gain: Gain,
@@ -70,7 +70,7 @@ impl Student {
         let trainee =
             Trainee { model: &student, vars: &student.vars, posterior: &student.posterior };
         train(&trainee, &data, point.noise, settings, seed)?;
-        reestimate(&student, data.inputs())?;
+        reestimate(&student, &student.posterior, data.inputs())?;
         let learned = student.learned(problem)?;
         if let Some(path) = checkpoint {
             let progress = Progress {
@@ -84,7 +84,7 @@ impl Student {
                 }),
                 step: settings.steps.into(),
                 seed,
-                metrics: serde_json::to_value(learned)?,
+                state: serde_json::to_value(learned)?,
                 ..Progress::default()
             };
             Checkpoint::capture(&student.vars, &student.posterior, None, progress)?.save(path)?;
@@ -97,7 +97,7 @@ impl Student {
             Some(gain) => f64::from(gain.to_vec1::<f32>()?[0]),
             None => 1.0,
         };
-        // A negative gain turns the direction around.
+        // A negative gain reverses the direction.
         let weight: Vec<f64> = self
             .unit
             .weight()

@@ -1,4 +1,4 @@
-//! A run as a list of tasks, each of which can be done anywhere and in any order.
+//! A run as a list of tasks, which can be done anywhere and in any order.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use lab::{Journal, OutDir, Progress};
+use lab::{Journal, OutDir, ProgressBar, note};
 use serde::{Deserialize, Serialize};
 
 use crate::exact::{self, Sampled};
@@ -24,36 +24,36 @@ pub const EXACT: [Point; 5] = {
     [at(0.25), at(0.5), at(1.0), at(2.0), at(4.0)]
 };
 
-/// One thing to do.
+/// A task.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Task {
     /// Teach a linear student.
     Linear {
-        /// Where.
+        /// The point of the sweeps.
         point: Point,
-        /// Which kind of student.
+        /// The kind of student.
         gain: Gain,
-        /// Of teacher, data and student.
+        /// The seed of teacher, data and student.
         seed: u64,
     },
     /// Sample the exact posterior, and compare.
     Exact {
-        /// Where.
+        /// The point of the sweeps.
         point: Point,
-        /// Of teacher, data, chains and students.
+        /// The seed of teacher, data, chains and students.
         seed: u64,
     },
     /// Teach a student of the nonlinear teacher.
     Nonlinear {
-        /// Where.
+        /// The point of the sweeps.
         point: Point,
-        /// Of teacher, data and student.
+        /// The seed of teacher, data and student.
         seed: u64,
     },
 }
 
-/// The exact posterior, and what approximations to it say on the same data.
+/// The exact posterior and its approximations on the same data.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compared {
@@ -67,30 +67,30 @@ pub struct Compared {
     pub fixed: Learned,
 }
 
-/// What came of a task.
+/// The outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Of a linear student.
+    /// A linear student.
     Linear(Learned),
-    /// Of a comparison.
+    /// A comparison with the exact posterior.
     Exact(Compared),
-    /// Of a nonlinear student.
+    /// A student of the nonlinear teacher.
     Nonlinear(nonlinear::Learned),
 }
 
-/// A task that is done: a line of the journal.
+/// A finished task: a line of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Done {
     /// The task.
     pub task: Task,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
 impl Task {
-    /// All tasks of a run, each once, in a fixed order.
+    /// All tasks of a run in a fixed order, without duplicates.
     pub fn list(settings: &Settings) -> Vec<Self> {
         let mut tasks = Vec::new();
         let mut seen = HashSet::new();
@@ -125,7 +125,7 @@ impl Task {
         tasks
     }
 
-    /// A name that no other task of a run has, fit for a file.
+    /// A name that is unique in the run and can be part of a file name.
     pub fn name(&self) -> String {
         let (kind, point, seed) = match *self {
             Self::Linear { point, gain, seed } => match gain {
@@ -151,8 +151,7 @@ impl Task {
             }
             Self::Exact { point, seed } => {
                 let problem = Problem::draw(point, seed);
-                // The exact posterior is that of the evidence lower bound, whatever beta the sweeps
-                // have.
+                // The exact posterior corresponds to the evidence lower bound, so beta is 1 here.
                 let settings = &Settings { beta: 1.0, ..settings.clone() };
                 let teach = |gain, suffix: &str| {
                     let path = checkpoint(suffix);
@@ -173,21 +172,21 @@ impl Task {
     }
 }
 
-/// How the tasks of a run are done, which changes nothing about their outcomes.
+/// How the tasks of a run are executed. The outcomes do not depend on it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Execution {
-    /// The part to do; all of it if not said.
+    /// The part to do; all tasks if not given.
     pub shard: Option<Shard>,
-    /// Whether what the journal holds already is not done again.
+    /// Whether to skip the tasks that the journal holds already.
     pub resume: bool,
-    /// How many tasks are done at a time; one for each core if not said.
+    /// The number of tasks done at a time; one for each core if not given.
     pub threads: Option<NonZeroUsize>,
 }
 
-/// Does the tasks of a run, or of a part of it, on all cores, and writes each outcome to the
-/// folder's journal as it comes.
+/// Does the tasks of a run or of a part of it in parallel, and appends each outcome to the journal
+/// in the folder.
 ///
-/// Returns all outcomes, and the path of the journal.
+/// Returns all outcomes and the path of the journal.
 pub fn execute(
     settings: &Settings,
     out: &OutDir,
@@ -210,10 +209,10 @@ pub fn execute(
         .filter(|task| !finished.contains(&task.name()))
         .collect();
     if !finished.is_empty() {
-        eprintln!("{} tasks are done already, {} are left", finished.len(), to_do.len());
+        note!("{} tasks are done already, {} are left", finished.len(), to_do.len());
     }
     let checkpoints = out.subfolder("checkpoints")?;
-    let progress = Progress::new("students", to_do.len() as u64);
+    let progress = ProgressBar::new("students", to_do.len() as u64);
     let threads = match execution.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism()?,
@@ -225,17 +224,17 @@ pub fn execute(
         Ok(())
     })?;
     progress.finish();
-    // Reported is what the file says, so that results that were merged or resumed are the same to
-    // the last digit.
+    // The report uses what the file says, so that merged and resumed results are the same to the
+    // last digit.
     let entries = Journal::read::<Settings, Done>(&path)?;
     Ok((entries.results, path))
 }
 
-/// Does `work` on each item, a thread to an item.
+/// Does `work` on each item, with one thread per item.
 ///
-/// A student's operations are too small to be worth sharing: each worker has a pool of one thread,
-/// in which the parallel loops of the operations run one after the other. That halves the time of a
-/// sweep.
+/// A student's operations are too small to be shared between threads. Each worker therefore has a
+/// pool of one thread, in which the parallel loops of an operation run sequentially. That halves
+/// the time of a sweep.
 fn in_parallel<T: Sync>(
     threads: NonZeroUsize,
     items: &[T],
@@ -252,10 +251,11 @@ fn in_parallel<T: Sync>(
         })
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.get()).map(|_| scope.spawn(worker)).collect();
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, worker);
+        let workers = (0..threads.get().min(items.len())).map(start).collect::<Vec<_>>();
         workers.into_iter().try_for_each(|worker| {
-            let ended = worker.join();
-            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let worker = worker.context("cannot start a thread; ask for fewer with --threads")?;
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })
 }

@@ -7,13 +7,13 @@ use vmf_candle::{Adam, AdamConfig, Elbo, Forward, Pass, Posterior, Schedule, gau
 
 use crate::settings::Settings;
 
-/// Larger training sets are gone through in batches of about this size.
+/// Larger training sets are split into batches of about this size.
 ///
-/// A batch is large enough for its mean and variance to be those of the set, so that its stationary
-/// point is the same; a step on more examples would only cost more.
+/// The mean and variance of such a batch are close to those of the set, so its stationary point is
+/// the same. A step on more examples would only take longer.
 const BATCH: usize = 1000;
 
-/// The noise parameter must travel further than the weights.
+/// The noise parameter has further to go than the weights.
 const NOISE_LR: f64 = 2.0;
 
 /// A model that is to be trained, with its variables and its posterior.
@@ -58,8 +58,8 @@ impl Batches {
     }
 }
 
-/// Trains to the stationary point of `NLL + beta / N * KL`, where `noise` is the known deviation of
-/// the observations.
+/// Trains to the stationary point of `NLL + beta / N * KL`, where `noise` is the known standard
+/// deviation of the observations.
 pub fn train<M: Forward>(
     trainee: &Trainee<M>,
     data: &Batches,

@@ -1,8 +1,8 @@
-//! Whether something grows along a sweep.
+//! A test for growth along a sweep.
 
 use crate::diagnostics::mean_and_variance;
 
-/// The trend of groups of measurements that are ordered by the variable of a sweep.
+/// The trend of groups of measurements, which are ordered by the variable of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
     /// Whether the mean grows at each step.
@@ -10,11 +10,11 @@ pub struct Trend {
     /// The Jonckheere-Terpstra statistic, in standard deviations: how far the number of pairs that
     /// are in order lies above half of them.
     pub z: f64,
-    /// The largest value that `z` could have with as many measurements.
+    /// The largest possible `z` with this number of measurements.
     pub z_largest: f64,
 }
 
-/// Beyond this, order by chance has a probability below one in a hundred.
+/// Beyond this, the probability of such an order by chance is below one in a hundred.
 const SIGNIFICANT: f64 = 2.33;
 
 impl Trend {
@@ -54,8 +54,8 @@ impl Trend {
         }
     }
 
-    /// Whether the means grow and chance is out of the question. With so few measurements that even
-    /// perfect order could be chance, the means alone decide.
+    /// Whether the means grow and the order is significant. With so few measurements that even a
+    /// perfect order would not be significant, the means alone decide.
     pub fn holds(&self) -> bool {
         self.monotone && (self.z > SIGNIFICANT || self.z_largest <= SIGNIFICANT)
     }
@@ -72,7 +72,7 @@ mod tests {
         assert!(growing.holds() && growing.z == growing.z_largest);
         let falling = Trend::of(&groups(&[[3.0, 2.9, 3.3], [2.0, 2.2, 1.8], [1.0, 1.1, 0.9]]));
         assert!(!falling.holds() && falling.z == -falling.z_largest);
-        // The means grow, but within what chance does.
+        // The means grow, but not significantly.
         let noise = Trend::of(&groups(&[[1.0, 5.0, 2.0], [2.0, 4.0, 2.1], [1.5, 4.5, 2.2]]));
         assert!(noise.monotone && !noise.holds(), "{noise:?}");
     }

@@ -1,20 +1,21 @@
 //! The paper's claims about the theory, each with what was measured, and the statements this
 //! project makes instead.
 //!
-//! An approximation *holds* if it stays within two per cent of the exact value where the paper says
-//! it applies. It *holds with a correction* if a formula of the same form does.
+//! An approximation *holds* if it is within two per cent of the exact value where the paper says it
+//! applies. It *holds with a correction* if a formula of the same form is.
 
-use lab::{Checks, Claims, Verdict, logspace, significant};
+use lab::{Checks, Claims, Verdict, significant};
+use plot::logspace;
 use vmf_core::{Sphere, expected_cosine};
 
 use crate::curves::{Curves, Point};
 use crate::monte_carlo::Estimate;
 
-/// What an approximation may be off by and still be said to hold.
+/// The largest relative error of an approximation that holds.
 const CLOSE: f64 = 0.02;
 
-/// Standard errors that a measurement may be away from the exact value: beyond five, chance is out
-/// of the question.
+/// The largest distance of a measurement from the exact value, in standard errors. Beyond five,
+/// chance is out of the question.
 const Z_LIMIT: f64 = 5.0;
 
 /// Judges every claim at the dimension of `curves`.
@@ -25,8 +26,8 @@ pub fn judge(curves: &Curves) -> (Claims, Checks) {
     judge.interpolant();
     judge.effective_noise();
     judge.series();
-    judge.exact_divergence();
-    judge.training_divergence();
+    judge.exact_kl();
+    judge.training_kl();
     judge.regimes();
     (judge.claims, judge.checks)
 }
@@ -43,7 +44,7 @@ impl Judge<'_> {
         self.s.dim() as f64
     }
 
-    /// `1/(D-1)`, what our closed forms are off by at most (with a little room for rounding).
+    /// `1/(D-1)`, the largest relative error of our closed forms, with a margin for rounding.
     fn bound(&self) -> f64 {
         1.0 / (self.d() - 1.0) * (1.0 + 1e-9)
     }
@@ -142,7 +143,7 @@ impl Judge<'_> {
     }
 
     fn series(&mut self) {
-        // The cubic coefficient itself, where the next term is 10^-4 of it.
+        // The cubic coefficient itself, at a kappa where the next term is 10^-4 of it.
         let (d, kappa) = (self.d(), 0.01 * self.d());
         let cubic = |a: f64| (a - kappa / d) / kappa.powi(3);
         let exact = cubic(self.s.mean_resultant_length(kappa));
@@ -179,10 +180,10 @@ impl Judge<'_> {
         );
     }
 
-    fn exact_divergence(&mut self) {
+    fn exact_kl(&mut self) {
         let kappa = self.d();
         let (numerical, exact, printed) = (
-            crate::quadrature::divergence(self.s.dim(), kappa),
+            crate::quadrature::kl(self.s.dim(), kappa),
             self.s.kl(kappa),
             self.s.kl_with_printed_sign(kappa),
         );
@@ -211,13 +212,12 @@ impl Judge<'_> {
                 significant(worst, 1),
                 significant(self.s.kl(0.0), 1)
             ),
-            // Quadrature in double precision loses digits of a small divergence between two large
-            // logarithms.
+            // A small KL is the difference of two large logarithms, so quadrature loses digits.
             worst < 1e-6 && self.s.kl(0.0) == 0.0,
         );
     }
 
-    fn training_divergence(&mut self) {
+    fn training_kl(&mut self) {
         let ours = self.worst(|s, k| s.kl_approx(s.sigma_eff(k)), Sphere::kl);
         let paper = self.worst(|s, k| s.kl_approx(s.sigma_eff_paper(k)), Sphere::kl);
         self.claims.add(
@@ -295,7 +295,7 @@ impl Judge<'_> {
                 percent(closed)
             ),
             "σ_{eff} = 1",
-            // A limit, so judged where it is meant: 0.1 and 10 are not yet at it.
+            // A limit is judged near where it applies: 0.1 and 10 are still away from it.
             if near_tight.abs() < 0.05 && near_broad.abs() < 0.05 {
                 Verdict::Holds
             } else {
@@ -333,7 +333,7 @@ struct Worst {
     kappa: f64,
 }
 
-/// Holds if `error` is small; with a correction if that was shown to be right.
+/// Holds if `error` is small, or with a correction if the `corrected` formula is right.
 fn verdict(error: f64, corrected: bool) -> Verdict {
     match (error.abs() < CLOSE, corrected) {
         (true, _) => Verdict::Holds,

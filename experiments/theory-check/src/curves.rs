@@ -1,22 +1,22 @@
-//! Everything known about one dimension: the measured points, and the formulas on a fine grid.
+//! One dimension: the measured points, and a fine grid for the formulas.
 
 use anyhow::Result;
-use lab::{Csv, Field, Progress, logspace};
+use lab::{Csv, Field, ProgressBar, seventeen_digits};
+use plot::logspace;
 use rayon::prelude::*;
 use vmf_core::Sphere;
 
 use crate::monte_carlo::{Measurement, measure};
 use crate::quadrature;
 
-/// What to draw.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Concentrations from the first to the second, evenly spaced on a logarithmic scale; by
-    /// default from `D/100` to `100 D`.
+    /// The smallest and the largest concentration; `D/100` and `100 D` if not given.
     pub kappa: Option<(f64, f64)>,
-    /// How many concentrations.
+    /// The number of concentrations, evenly spaced on a logarithmic scale.
     pub points: usize,
-    /// Pairs of directions drawn at each.
+    /// The number of pairs of directions drawn at each.
     pub samples: u32,
     /// The seed of the draws.
     pub seed: u64,
@@ -27,9 +27,9 @@ pub struct Settings {
 pub struct Point {
     /// The concentration.
     pub kappa: f64,
-    /// By Monte Carlo.
+    /// The Monte Carlo estimates.
     pub measured: Measurement,
-    /// The divergence by quadrature.
+    /// The KL by quadrature.
     pub kl: f64,
 }
 
@@ -45,8 +45,8 @@ pub struct Curves {
 }
 
 impl Curves {
-    /// Draws and integrates at every concentration of `settings`, over all processors.
-    pub fn measure(dim: usize, settings: &Settings, progress: &Progress) -> Result<Self> {
+    /// Draws and integrates at every concentration of `settings`, on all processors.
+    pub fn measure(dim: usize, settings: &Settings, progress: &ProgressBar) -> Result<Self> {
         let sphere = Sphere::new(dim)?;
         let d = dim as f64;
         let (low, high) = settings.kappa.unwrap_or((0.01 * d, 100.0 * d));
@@ -54,24 +54,24 @@ impl Curves {
             .into_par_iter()
             .enumerate()
             .map(|(index, kappa)| {
-                // A stream of its own for every point: the result does not depend on the number of
+                // Every point has its own stream, so the result does not depend on the number of
                 // threads.
                 let seed =
                     settings.seed.wrapping_add((dim as u64) << 32).wrapping_add(index as u64);
                 let measured = measure(dim, kappa, settings.samples, seed)?;
                 progress.advance(1);
-                Ok(Point { kappa, measured, kl: quadrature::divergence(dim, kappa) })
+                Ok(Point { kappa, measured, kl: quadrature::kl(dim, kappa) })
             })
             .collect::<Result<_>>()?;
         Ok(Self { sphere, points, grid: logspace(low, high, 300) })
     }
 
-    /// A formula on the grid.
+    /// A formula evaluated on the grid.
     pub fn line(&self, formula: impl Fn(&Sphere, f64) -> f64) -> Vec<f64> {
         self.grid.iter().map(|&kappa| formula(&self.sphere, kappa)).collect()
     }
 
-    /// The measured points and the formulas at them.
+    /// Writes the measured points and the formulas at them, with 17 significant digits.
     pub fn write_rows(&self, csv: &mut Csv) -> Result<()> {
         for Point { kappa, measured, kl } in &self.points {
             let (s, kappa) = (&self.sphere, *kappa);
@@ -94,7 +94,11 @@ impl Curves {
                     s.kl_tight(kappa),
                     s.kl_with_printed_sign(kappa),
                 ]);
-            csv.row([Field::from(s.dim() as u64)].into_iter().chain(values.map(Field::from)))?;
+            csv.row(
+                [Field::from(s.dim() as u64)]
+                    .into_iter()
+                    .chain(values.map(|value| seventeen_digits(value).into())),
+            )?;
         }
         Ok(())
     }

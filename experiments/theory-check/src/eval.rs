@@ -1,35 +1,34 @@
-//! The formulas as a filter: lines of `dim,kappa` in, a table of values out.
+//! The formulas as a filter: lines of `dim,kappa` in, CSV out.
 
-use std::io::{BufRead, Write};
+use std::io::{Read, Write};
 
 use anyhow::{Context, Result, bail};
+use csv::{ReaderBuilder, StringRecord, Trim};
 use lab::seventeen_digits;
 use vmf_core::Sphere;
 
 /// The columns that [`evaluate`] writes.
 pub const HEADER: &str = "dim,kappa,a,one_minus_a2,kl,log_c,sigma_u2_paper,sigma_u2_closed,sigma_eff,kl_approx,kappa_closed";
 
-/// Reads `dim,kappa` lines (an optional header first, blank lines skipped) and writes [`HEADER`]
-/// and one line of values at 17 significant digits for each.
+/// Reads lines of `dim,kappa` (a header is optional, blank lines are skipped). Writes [`HEADER`]
+/// and, for each of them, a line of values with 17 significant digits.
 ///
 /// # Errors
 /// At the first line that is not a dimension of at least 2 and a finite concentration of at least
-/// 0, naming its number; the lines before it have been written.
-pub fn evaluate(input: impl BufRead, mut output: impl Write) -> Result<()> {
+/// 0. The error gives the line's number; the lines before it have been written.
+pub fn evaluate(input: impl Read, mut output: impl Write) -> Result<()> {
     writeln!(output, "{HEADER}")?;
+    let mut reader =
+        ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(input);
     let mut first = true;
-    for (index, line) in input.lines().enumerate() {
-        let line = line.with_context(|| format!("line {}: cannot be read", index + 1))?;
-        let fields: Vec<&str> =
-            line.trim().trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
-        if fields == [""] {
+    for record in reader.records() {
+        let record = record?;
+        let is_blank = record.iter().eq([""]);
+        if is_blank || std::mem::take(&mut first) && is_header(&record) {
             continue;
         }
-        if std::mem::take(&mut first) && is_header(&fields) {
-            continue;
-        }
-        let (sphere, kappa) =
-            parse(&fields).with_context(|| format!("line {}: {line:?}", index + 1))?;
+        let line = record.position().map_or(0, |position| position.line());
+        let (sphere, kappa) = parse(&record).with_context(|| format!("line {line}"))?;
         let sigma_eff = sphere.sigma_eff(kappa);
         let values = [
             kappa,
@@ -43,23 +42,23 @@ pub fn evaluate(input: impl BufRead, mut output: impl Write) -> Result<()> {
             sphere.kl_approx(sigma_eff),
             sphere.kappa_closed(sigma_eff),
         ];
-        let values: Vec<String> = values.into_iter().map(seventeen_digits).collect();
-        writeln!(output, "{},{}", sphere.dim(), values.join(","))?;
+        writeln!(output, "{},{}", sphere.dim(), values.map(seventeen_digits).join(","))?;
     }
     output.flush()?;
     Ok(())
 }
 
-/// A header has a word where a line of values has a number.
-fn is_header(fields: &[&str]) -> bool {
-    fields.iter().all(|field| {
+/// A header has words where a line of values has numbers.
+fn is_header(record: &StringRecord) -> bool {
+    record.iter().all(|field| {
         field.starts_with(|c: char| c.is_alphabetic()) && field.parse::<f64>().is_err()
     })
 }
 
-fn parse(fields: &[&str]) -> Result<(Sphere, f64)> {
-    let [dim, kappa] = fields else {
-        bail!("expected two fields, dim,kappa, but found {}", fields.len());
+fn parse(record: &StringRecord) -> Result<(Sphere, f64)> {
+    let fields: Vec<&str> = record.iter().collect();
+    let &[dim, kappa] = fields.as_slice() else {
+        bail!("expected two fields, dim,kappa, but found {}: {fields:?}", fields.len());
     };
     let dim: usize = dim
         .parse()
@@ -69,7 +68,8 @@ fn parse(fields: &[&str]) -> Result<(Sphere, f64)> {
     if !(kappa.is_finite() && kappa >= 0.0) {
         bail!("the concentration {kappa} is not a finite number of at least 0");
     }
-    Ok((Sphere::new(dim)?, kappa))
+    // The sum turns -0, which is no direction of its own, into 0.
+    Ok((Sphere::new(dim)?, kappa + 0.0))
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn values_are_the_librarys_and_read_back_exactly() {
-        let output = run("dim,kappa\n100,100\n\n 3 , 2.5e-3 \n").unwrap();
+        let output = run(" \ndim,kappa\n100,100\n\n 3 , 2.5e-3 \n").unwrap();
         let lines: Vec<&str> = output.lines().collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], HEADER);
@@ -113,6 +113,11 @@ mod tests {
     }
 
     #[test]
+    fn a_negative_zero_is_zero() {
+        assert_eq!(run("2,-0\n2,-0.0\n").unwrap(), run("2,0\n2,0\n").unwrap());
+    }
+
+    #[test]
     fn bad_lines_are_named_and_nothing_is_guessed() {
         for (input, number, reason) in [
             ("100,1\n1,2\n", "line 2", "too small"),
@@ -124,6 +129,7 @@ mod tests {
             ("100,1\ndim,kappa\n", "line 2", "not a whole number"),
             ("2.5,1\n", "line 1", "not a whole number"),
             ("100,\n", "line 1", "not a number"),
+            (",\n", "line 1", "not a whole number"),
         ] {
             let error = format!("{:#}", run(input).unwrap_err());
             assert!(error.contains(number) && error.contains(reason), "{input:?}: {error}");

@@ -1,7 +1,6 @@
-//! The paper's figure "Validation of theoretical components", and what the approximations are off
-//! by.
+//! The paper's figure "Validation of theoretical components", and the errors of the approximations.
 
-use lab::{Axis, Color, Dash, Figure, Panel, Series, logspace};
+use plot::{Axis, Color, Dash, Figure, Panel, Series, logspace};
 use vmf_core::Sphere;
 
 use crate::curves::{Curves, Point};
@@ -9,8 +8,8 @@ use crate::monte_carlo::Estimate;
 
 /// The four panels of the paper's figure at one dimension.
 ///
-/// A colour means the same in every panel: blue is exact, vermilion the paper's, orange a closed
-/// form that works, green and purple are limits, black is measured.
+/// A colour means the same in every panel: blue is exact, vermilion the paper's formula, orange our
+/// closed form, green and purple are limits, black is measured.
 pub fn validation(curves: &Curves, samples: u32) -> Figure {
     let kappa = &curves.grid;
     let line = |label: &str, formula: fn(&Sphere, f64) -> f64| {
@@ -78,7 +77,7 @@ pub fn validation(curves: &Curves, samples: u32) -> Figure {
                 .series(sampled(|p| p.measured.sigma_eff)),
         )
         .panel(
-            Panel::new("(D) Divergence from the uniform prior")
+            Panel::new("(D) KL from the uniform prior")
                 .x(x())
                 .y(Axis::log("KL (nats)").range(low, high))
                 .series(exact("exact", Sphere::kl))
@@ -134,7 +133,7 @@ pub fn errors(spheres: &[Sphere]) -> Figure {
         ))
 }
 
-/// Values outside the axis are not drawn.
+/// Replaces values outside the axis by NaN, which is not drawn.
 fn within(low: f64, high: f64, values: Vec<f64>) -> Vec<f64> {
     values.into_iter().map(|v| if (low..=high).contains(&v) { v } else { f64::NAN }).collect()
 }

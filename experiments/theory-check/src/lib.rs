@@ -3,13 +3,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`monte_carlo`] | what drawn directions and inputs say, with error bars |
-//! | [`quadrature`] | the exact divergence without Bessel functions |
+//! | [`monte_carlo`] | estimates from drawn directions and inputs, with error bars |
+//! | [`quadrature`] | the exact KL without Bessel functions |
 //! | [`curves`] | both over a range of concentrations, with the formulas |
 //! | [`claims`] | the verdict on each claim, and our own statements |
 //! | [`figure`] | the paper's figure |
 //! | [`run`] | the whole check, written to a folder |
-//! | [`draws`] | whether a weight draw is the additive noise that stands for it |
+//! | [`draws`] | whether a weight draw acts like the additive noise that replaces it |
 //! | [`eval`] | the formulas as a filter on `dim,kappa` lines |
 
 pub mod claims;

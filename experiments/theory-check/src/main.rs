@@ -1,11 +1,12 @@
 //! `theory-check`: see `--help`.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use theory_check::curves::Settings;
 use theory_check::draws::{self, Draws};
@@ -13,10 +14,10 @@ use theory_check::{eval, run};
 
 /// Checks the theory of "Precise Bayesian Neural Networks".
 ///
-/// Without a subcommand: measures activation variance, mean resultant length, effective noise and
-/// divergence by Monte Carlo and quadrature, compares them with the paper's formulas and the exact
-/// ones, prints a verdict on every claim, and writes figures (SVG, PNG), data (CSV) and a report
-/// (HTML). Exits with 1 when a statement of this project fails.
+/// Without a subcommand: measures activation variance, mean resultant length, sigma_eff and KL by
+/// Monte Carlo and quadrature, compares them with the paper's formulas and the exact ones, prints a
+/// verdict on every claim, and writes figures (SVG, PNG), data (CSV) and a report (HTML). Exits
+/// with 1 when a statement of this project fails.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -31,7 +32,7 @@ struct Cli {
     #[arg(long, value_parser = range, value_name = "LOW..HIGH")]
     kappa: Option<(f64, f64)>,
 
-    /// How many concentrations in that range, evenly spaced on a logarithmic scale.
+    /// Number of concentrations in that range, evenly spaced on a logarithmic scale.
     #[arg(long, default_value_t = 17)]
     points: usize,
 
@@ -51,24 +52,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Evaluate the formulas at `dim,kappa` lines (CSV, header optional) and write a table at 17
-    /// significant digits.
+    /// Evaluate the formulas at lines of `dim,kappa` (CSV, the header is optional) and print CSV
+    /// with 17 significant digits.
     Eval {
         /// The file to read; standard input if absent or `-`.
         file: Option<PathBuf>,
     },
-    /// Compare weights drawn from the posterior with the additive noise that stands for them, on
-    /// isotropic inputs and on pictures, where one draw is shared by all inputs and positions.
+    /// Compare weights drawn from the posterior with the additive noise that replaces them, on
+    /// isotropic inputs and on pictures, where all inputs and positions share one draw.
     Draws {
         /// A folder with CIFAR-10's binary files; without it, pictures are generated.
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
 
-        /// The effective noise of the layer.
+        /// The noise scale sigma_eff of the layer.
         #[arg(long, default_value_t = 0.5)]
         sigma: f64,
 
-        /// Weights to draw.
+        /// Number of weights to draw.
         #[arg(long, default_value_t = 2000)]
         draws: u32,
 
@@ -81,6 +82,13 @@ enum Command {
         out: PathBuf,
     },
 }
+
+/// A float stores a concentration of the smallest and the largest sigma_eff exactly enough.
+const SIGMAS: RangeInclusive<f64> = 1e-6..=1e6;
+/// More draws than this would not fit in the memory of a small machine.
+const MOST_DRAWS: u32 = 50_000;
+const MOST_POINTS: usize = 10_000;
+const LARGEST_DIM: usize = 1_000_000;
 
 fn range(text: &str) -> Result<(f64, f64), String> {
     let (low, high) = text.split_once("..").ok_or("write it as LOW..HIGH, such as 0.1..10000")?;
@@ -95,41 +103,40 @@ fn range(text: &str) -> Result<(f64, f64), String> {
 }
 
 fn main() -> ExitCode {
-    match start(Cli::parse()) {
-        Ok(code) => code,
-        // Whoever reads our output may stop reading: that is not an error of ours.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    lab::exit_code(start(Cli::parse()))
 }
 
 fn start(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Some(Command::Eval { file }) => return evaluate(file),
         Some(Command::Draws { data_dir, sigma, draws, seed, out }) => {
-            if !(sigma > 0.0 && sigma.is_finite()) {
-                bail!("--sigma {sigma}: the effective noise is a positive number");
-            }
-            if draws < 100 {
-                bail!("--draws {draws}: error bars need at least 100 draws");
-            }
+            ensure!(
+                SIGMAS.contains(&sigma),
+                "--sigma {sigma}: the noise scale is a positive number, from {:e} to {:e}",
+                SIGMAS.start(),
+                SIGMAS.end()
+            );
+            ensure!(
+                (100..=MOST_DRAWS).contains(&draws),
+                "--draws {draws}: error bars need at least 100 draws; at most {MOST_DRAWS} are kept in memory"
+            );
             let draws = Draws { sigma, draws, seed };
             return Ok(draws::run(&draws, data_dir.as_deref(), &out)?.exit_code());
         }
         None => {}
     }
-    if let Some(dim) = cli.dim.iter().find(|&&dim| dim < 2) {
-        bail!("--dim {dim}: directions exist from dimension 2 on");
+    for dim in &cli.dim {
+        ensure!(
+            (2..=LARGEST_DIM).contains(dim),
+            "--dim {dim}: directions exist from dimension 2 on, and are drawn up to {LARGEST_DIM}"
+        );
     }
-    if cli.samples < 100 {
-        bail!("--samples {}: error bars need at least 100 draws", cli.samples);
-    }
-    if cli.points < 2 {
-        bail!("--points {}: a range needs at least 2", cli.points);
-    }
+    ensure!(cli.samples >= 100, "--samples {}: error bars need at least 100 draws", cli.samples);
+    ensure!(
+        (2..=MOST_POINTS).contains(&cli.points),
+        "--points {}: a range needs at least 2 points, and at most {MOST_POINTS} are measured",
+        cli.points
+    );
     let settings =
         Settings { kappa: cli.kappa, points: cli.points, samples: cli.samples, seed: cli.seed };
     Ok(run::run(&cli.dim, &settings, &cli.out)?.exit_code())
@@ -139,19 +146,12 @@ fn evaluate(file: Option<PathBuf>) -> Result<ExitCode> {
     let output = io::BufWriter::new(io::stdout().lock());
     match file.filter(|path| path.as_os_str() != "-") {
         Some(path) => {
+            // A pipe is welcome here: `eval <(command)`.
             let file =
                 File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            eval::evaluate(BufReader::new(file), output)?;
+            eval::evaluate(file, output)?;
         }
         None => eval::evaluate(io::stdin().lock(), output)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    })
 }

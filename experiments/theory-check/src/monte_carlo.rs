@@ -1,4 +1,4 @@
-//! What the theory predicts, measured by drawing directions and inputs.
+//! The quantities of the theory, measured by drawing directions and inputs.
 
 use rand::{Rng, SeedableRng, distr::Distribution};
 use rand_distr::StandardNormal;
@@ -21,14 +21,14 @@ impl Estimate {
     }
 }
 
-/// What draws at one concentration say, without using a formula of the theory.
+/// Estimates at one concentration, which use no formula of the theory.
 #[derive(Clone, Copy, Debug)]
 pub struct Measurement {
     /// The mean resultant length, `E mu.w`.
     pub a: Estimate,
     /// The activation variance `E_x Var_w(w.x)` for isotropic Gaussian inputs.
     pub sigma_u2: Estimate,
-    /// The effective noise, the root of the activation variance over the mean resultant length.
+    /// sigma_eff, the root of the activation variance over the mean resultant length.
     pub sigma_eff: Estimate,
 }
 
@@ -41,7 +41,7 @@ pub fn measure(dim: usize, kappa: f64, samples: u32, seed: u64) -> Result<Measur
     let mut rng = Pcg64::seed_from_u64(seed);
     let q = VonMisesFisher::new(random_direction(dim, &mut rng), kappa)?;
     let (mut w, mut w2) = (vec![0.0; dim], vec![0.0; dim]);
-    let (mut heights, mut squares) = (Running::default(), Running::default());
+    let (mut heights, mut squares) = (Welford::default(), Welford::default());
     for _ in 0..samples {
         q.sample_into(&mut rng, &mut w)?;
         q.sample_into(&mut rng, &mut w2)?;
@@ -67,15 +67,15 @@ pub(crate) fn random_direction(dim: usize, rng: &mut impl Rng) -> Vec<f64> {
     raw.into_iter().map(|x| x / norm).collect()
 }
 
-/// Mean and variance in one pass (Welford).
+/// Mean and variance in one pass, by Welford's recurrence.
 #[derive(Default)]
-pub(crate) struct Running {
+pub(crate) struct Welford {
     count: f64,
     mean: f64,
     squares: f64,
 }
 
-impl Running {
+impl Welford {
     pub(crate) fn add(&mut self, value: f64) {
         self.count += 1.0;
         let before = value - self.mean;

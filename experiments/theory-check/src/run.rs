@@ -3,28 +3,27 @@
 use std::path::Path;
 
 use anyhow::Result;
-use lab::{Checks, Csv, OutDir, Progress, Report, Section};
+use lab::{Checks, Csv, OutDir, ProgressBar, Report, Section, say};
 use vmf_core::Sphere;
 
 use crate::curves::{COLUMNS, Curves, Settings};
 use crate::{claims, figure};
 
-/// The dimensions of VGG16's first layers and last, beside the smallest in which the formulas are
-/// strained.
+/// A small dimension, which strains the formulas, and those of VGG16's first and last layers.
 const ERROR_DIMS: [usize; 5] = [3, 27, 100, 576, 4608];
 
-/// Runs the check at each of `dims`, prints its tables, writes its files to `out`, and returns our
-/// own statements.
+/// Checks the claims at each of `dims`, prints the tables, writes the files to `out`, and returns
+/// the checks of our own statements.
 pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
     let out = OutDir::create(out)?;
-    let progress = Progress::new("Monte Carlo", (dims.len() * settings.points) as u64);
+    let progress = ProgressBar::new("Monte Carlo", (dims.len() * settings.points) as u64);
     let curves = dims
         .iter()
         .map(|&dim| Curves::measure(dim, settings, &progress))
         .collect::<Result<Vec<_>>>()?;
     progress.finish();
 
-    let mut csv = Csv::new(COLUMNS).seventeen_digits();
+    let mut csv = Csv::new(COLUMNS);
     let mut all = Checks::new();
     let mut report =
         Report::new("Precise Bayesian Neural Networks: the theory, checked").subtitle(format!(
@@ -35,14 +34,14 @@ pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
         let dim = curves.sphere.dim();
         curves.write_rows(&mut csv)?;
         let figure = figure::validation(curves, settings.samples);
-        figure.save(&out, &format!("theory-d{dim}"))?;
+        out.save_figure(&figure, &format!("theory-d{dim}"))?;
         let (claims, checks) = claims::judge(curves);
-        println!("\nThe paper's claims at D = {dim}\n");
+        say!("\nThe paper's claims at D = {dim}\n")?;
         let table = claims.table()?;
-        table.print();
+        table.print()?;
         out.write(format!("claims-d{dim}.csv"), table.csv())?;
-        println!("\nWhat we state at D = {dim}\n");
-        checks.table()?.print();
+        say!("\nWhat we state at D = {dim}\n")?;
+        checks.table()?.print()?;
         report = report.section(
             Section::new(format!("D = {dim}"))
                 .figure(&figure, "Lines are formulas; points are measurements that use none of them.")?
@@ -61,13 +60,13 @@ pub fn run(dims: &[usize], settings: &Settings, out: &Path) -> Result<Checks> {
     }
     let spheres = ERROR_DIMS.map(Sphere::new).into_iter().collect::<Result<Vec<_>, _>>()?;
     let errors = figure::errors(&spheres);
-    errors.save(&out, "errors")?;
+    out.save_figure(&errors, "errors")?;
     report = report.section(Section::new("Across dimensions").figure(
         &errors,
         "Relative errors of the closed forms over the whole range of concentrations.",
     )?);
     csv.save(&out, "theory.csv")?;
     let path = report.save(&out, "report.html")?;
-    println!("\n{}; the report is {}", all.summary(), path.display());
+    say!("\n{}; the report is {}", all.summary(), path.display())?;
     Ok(all)
 }

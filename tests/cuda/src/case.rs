@@ -1,13 +1,15 @@
-//! A case: one tensor, what is done with it, and doing it on a machine.
+//! A case: one tensor, what is computed with it, and running that on a machine.
 
 use half::{bf16, f16};
-use vmf_kernels::bn_noise::launches::{Launch, Plan, Pointers, STATISTICS, SUMS, Storage};
+use vmf_kernels::bn_noise::launches::{
+    Launch, Plan, Pointers, STATISTICS_PER_CHANNEL, SUMS_PER_CHANNEL, Storage,
+};
 use vmf_kernels::bn_noise::{Config, Shape, Statistics};
 use vmf_kernels::noise::{Noise, NoiseKey};
 
 use crate::machine::Machine;
 
-/// One tensor and what is done with it.
+/// One tensor and what is computed with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// Images, channels, positions.
@@ -22,17 +24,17 @@ pub struct Case {
     pub train: bool,
     /// Mean and deviation of the activations.
     pub activations: (f64, f64),
-    /// Whether the tensors start off the boundary of a vector load.
+    /// Whether the tensors start at an address that is not aligned for vector loads.
     pub misaligned: bool,
-    /// How many multiprocessors the work is divided for: more of them, more parts.
+    /// Multiprocessors that the work is divided for. With more of them there are more parts.
     pub multiprocessors: u32,
 }
 
 impl Case {
     /// A training step with one scale, ReLU and ordinary activations.
-    pub fn new(batch: usize, channels: usize, spatial: usize) -> Self {
+    pub fn new(batch: usize, channels: usize, positions: usize) -> Self {
         Self {
-            shape: (batch, channels, spatial),
+            shape: (batch, channels, positions),
             groups: 1,
             samples: 1,
             relu: true,
@@ -45,8 +47,8 @@ impl Case {
 
     /// Its configuration.
     pub fn config(&self) -> Config {
-        let (batch, channels, spatial) = self.shape;
-        Config::new(Shape::nchw(batch, channels, spatial)).relu(self.relu)
+        let (batch, channels, positions) = self.shape;
+        Config::new(Shape::nchw(batch, channels, positions)).relu(self.relu)
     }
 
     /// Its noise, if it has any.
@@ -75,13 +77,13 @@ impl Case {
         )
     }
 
-    /// Its activations or, from another seed, its output gradients, as a storage holds them.
+    /// Its activations or, with another seed, its output gradients, rounded to a storage.
     pub fn tensor(&self, storage: Storage, seed: u64, mean: f64, deviation: f64) -> Vec<f64> {
         let key = NoiseKey { seed, ..NoiseKey::default() };
-        let (_, channels, spatial) = self.shape;
+        let (_, channels, positions) = self.shape;
         (0..self.config().shape.elements())
             .map(|i| {
-                let offset = (i / spatial % channels % 5) as f64 * 0.4;
+                let offset = (i / positions % channels % 5) as f64 * 0.4;
                 let value = vmf_kernels::noise::normal(key, i as u64);
                 round(storage, mean + deviation * (value + offset))
             })
@@ -96,13 +98,13 @@ pub struct Outcome {
     pub y: Vec<f64>,
     /// Mean and variance of each channel.
     pub statistics: Statistics,
-    /// The gradient of the input.
+    /// The gradient with respect to the input.
     pub du: Vec<f64>,
-    /// The gradient of each scale.
+    /// The gradient with respect to each scale.
     pub dsigma: Vec<f64>,
 }
 
-/// A number as a storage holds it.
+/// A number rounded to a storage.
 pub fn round(storage: Storage, value: f64) -> f64 {
     match storage {
         Storage::F32 => (value as f32).into(),
@@ -134,8 +136,8 @@ fn floats(machine: &impl Machine, address: u64, count: usize) -> Vec<f64> {
     decode(Storage::F32, &machine.download(address, 4 * count))
 }
 
-/// Runs forward and backward of a case on a machine. `tamper` may change the launches, to see
-/// whether that is noticed.
+/// Runs the forward and the backward pass of a case on a machine. `tamper` may change the launches,
+/// to check that the change is noticed.
 pub fn run(
     machine: &mut impl Machine,
     case: &Case,
@@ -150,7 +152,7 @@ pub fn run(
         .map_err(|error| error.to_string())?;
     let (elements, channels) = (case.config().shape.elements(), case.shape.1);
     let (mean, deviation) = case.activations;
-    // One element in front moves a tensor off the boundary without leaving its buffer.
+    // One element in front makes a tensor unaligned, but keeps it inside its buffer.
     let front = usize::from(case.misaligned);
     let shift = (front * storage.bytes()) as u64;
     let mut tensor = |values: &[f64]| {
@@ -176,12 +178,12 @@ pub fn run(
         dsigma: vector(&vec![f32::NAN; case.groups]),
         mean: vector(&given_mean),
         variance: vector(&given_variance),
-        statistics: vector(&vec![f32::NAN; STATISTICS * channels]),
-        sums: vector(&vec![f32::NAN; SUMS * channels]),
+        statistics: vector(&vec![f32::NAN; STATISTICS_PER_CHANNEL * channels]),
+        sums: vector(&vec![f32::NAN; SUMS_PER_CHANNEL * channels]),
         partials: vector(&vec![f32::NAN; plan.partials()]),
     };
     let mut launches = if case.train {
-        [plan.forward_train(&at), plan.backward(&at)].concat()
+        [plan.forward_train(&at), plan.backward_train(&at)].concat()
     } else {
         [plan.forward_eval(&at), plan.backward_eval(&at)].concat()
     };
@@ -190,7 +192,7 @@ pub fn run(
         machine.launch(launch, order).map_err(|error| format!("{}: {error}", launch.kernel))?;
     }
     let read = |address| decode(storage, &machine.download(address, elements * storage.bytes()));
-    let statistics = floats(machine, at.statistics, STATISTICS * channels);
+    let statistics = floats(machine, at.statistics, STATISTICS_PER_CHANNEL * channels);
     Ok(Outcome {
         y: read(at.y),
         du: read(at.du),

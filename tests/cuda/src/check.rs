@@ -1,4 +1,4 @@
-//! The cases that every level runs, and the comparison with the CPU kernel in double precision.
+//! The cases, and the comparison with the CPU kernel in double precision.
 
 use vmf_kernels::bn_noise::launches::Storage;
 use vmf_kernels::bn_noise::{self, NoiseTerm, Saved, Statistics};
@@ -6,9 +6,9 @@ use vmf_kernels::bn_noise::{self, NoiseTerm, Saved, Statistics};
 use crate::case::{Case, Outcome, run};
 use crate::machine::Machine;
 
-/// The cases of the fuller levels: odd sizes, one element per channel, batch 1, spaces below, at
-/// and above a warp and a block, every way of tiling, groups, folded samples, evaluation, and
-/// activations far from zero.
+/// The cases that every level runs: odd sizes, one element per channel, batch 1, numbers of
+/// positions below, at and above a warp and a block, every way of tiling, groups of channels,
+/// folded samples, evaluation, and unaligned tensors.
 pub fn cases() -> Vec<Case> {
     let shapes = [
         (1, 1, 1),
@@ -36,9 +36,9 @@ pub fn cases() -> Vec<Case> {
     ];
     let mut cases: Vec<Case> = shapes
         .iter()
-        .map(|&(batch, channels, spatial)| Case::new(batch, channels, spatial))
+        .map(|&(batch, channels, positions)| Case::new(batch, channels, positions))
         .collect();
-    let more = |batch, channels, spatial| Case::new(batch, channels, spatial);
+    let more = |batch, channels, positions| Case::new(batch, channels, positions);
     for multiprocessors in [1, 40] {
         for shape in [(40, 6, 16), (3, 2, 1100), (2, 3, 1023), (600, 3, 1)] {
             cases.push(Case { multiprocessors, ..more(shape.0, shape.1, shape.2) });
@@ -52,29 +52,29 @@ pub fn cases() -> Vec<Case> {
         (2, true, true),
         (1, false, false),
     ] {
-        for spatial in [16, 9] {
-            cases.push(Case { groups, relu, train, ..more(6, 6, spatial) });
+        for positions in [16, 9] {
+            cases.push(Case { groups, relu, train, ..more(6, 6, positions) });
         }
     }
-    for (samples, spatial) in [(3, 16), (2, 7), (6, 1), (3, 1)] {
+    for (samples, positions) in [(3, 16), (2, 7), (6, 1), (3, 1)] {
         for train in [true, false] {
-            cases.push(Case { samples, train, ..more(6, 5, spatial) });
+            cases.push(Case { samples, train, ..more(6, 5, positions) });
         }
     }
     cases.push(Case { misaligned: true, ..more(4, 3, 64) });
     cases
 }
 
-/// A channel whose mean dwarfs its deviation. Only `f32` can hold it.
-pub fn far_from_zero(spatial: usize) -> Case {
-    Case { activations: (1e4, 1e-2), ..Case::new(20, 3, spatial) }
+/// A channel whose mean is a million times its deviation. Only `f32` can represent it.
+pub fn far_from_zero(positions: usize) -> Case {
+    Case { activations: (1e4, 1e-2), ..Case::new(20, 3, positions) }
 }
 
 /// What the CPU kernel computes in double precision.
 ///
-/// `stored` is the output under test: its sign, as the forward stored it, decides where the
-/// backward lets the gradient through. A sum that is zero but for rounding may have one sign there
-/// and another here.
+/// `stored` is the output under test. Its sign, as the forward pass stored it, decides where the
+/// backward pass lets the gradient pass. A sum that is zero except for rounding may have one sign
+/// there and another here.
 pub fn reference(
     case: &Case,
     storage: Storage,
@@ -102,7 +102,7 @@ pub fn reference(
     };
     let y: Vec<f64> = forward.iter().zip(stored).map(sign_of_stored).collect();
     let saved = Saved { u: &u, y: &y, statistics: &statistics };
-    let backward = if case.train { bn_noise::backward } else { bn_noise::backward_eval };
+    let backward = if case.train { bn_noise::backward_train } else { bn_noise::backward_eval };
     let dsigma = backward(&config, term, saved, &dy, &mut du)?;
     Ok(Outcome { y: forward, statistics, du, dsigma })
 }
@@ -122,7 +122,7 @@ pub fn tolerance(storage: Storage) -> f64 {
 /// Compares an outcome with the reference; the error names the first value that is off.
 pub fn compare(case: &Case, storage: Storage, outcome: &Outcome) -> Result<(), String> {
     let expected = reference(case, storage, &outcome.y).map_err(|error| error.to_string())?;
-    let (_, channels, spatial) = case.shape;
+    let (_, channels, positions) = case.shape;
     let (_, deviation) = case.activations;
     let (single, stored) = (tolerance(Storage::F32), tolerance(storage));
     close("mean", &outcome.statistics.mean, &expected.statistics.mean, |_, _| 1e-6 * deviation)?;
@@ -133,9 +133,10 @@ pub fn compare(case: &Case, storage: Storage, outcome: &Outcome) -> Result<(), S
     // du is a difference of terms of the size of rstd g, and |g| seldom exceeds 4.
     let rstd = expected.statistics.rstd(case.config().eps);
     close("du", &outcome.du, &expected.du, |i, du| {
-        stored * du.abs() + 4.0 * single * rstd[i / spatial % channels]
+        stored * du.abs() + 4.0 * single * rstd[i / positions % channels]
     })?;
-    // dsigma is a sum of terms of order one and of either sign: their number's root is its scale.
+    // dsigma is a sum of terms of order one and of either sign, so its scale is the root of their
+    // number.
     let terms = outcome.y.len() as f64 / case.groups.max(1) as f64;
     close("dsigma", &outcome.dsigma, &expected.dsigma, |_, _| single * terms.sqrt().max(1.0))
 }
@@ -158,8 +159,8 @@ fn close(
     Ok(())
 }
 
-/// Runs a case under several orders of the threads, which must give the same bits, and compares
-/// with the reference.
+/// Runs a case in several orders of the threads, which must give the same bits, and compares the
+/// result with the reference.
 pub fn case(
     machine: &mut impl Machine,
     case: &Case,
@@ -184,7 +185,7 @@ pub fn case(
     Ok(())
 }
 
-/// The noise and every case in `f32`: what a mutant has to get past.
+/// Checks the noise and every case in `f32`. A mutant must fail one of these.
 pub fn all(machine: &mut impl Machine) -> Result<(), String> {
     crate::noise::check(machine)?;
     self::case(machine, &far_from_zero(64), Storage::F32, &[0])?;

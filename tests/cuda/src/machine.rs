@@ -1,4 +1,4 @@
-//! What the checks ask of whatever executes the kernels.
+//! The interface of whatever executes the kernels.
 
 use vmf_kernels::bn_noise::launches::{Launch, Storage, kernels, source};
 
@@ -17,8 +17,8 @@ pub trait Machine {
     fn launch(&mut self, launch: &Launch, order: u32) -> Result<(), String>;
 }
 
-/// A text to compile: the library's kernels for one storage, and the kernels that lay the noise
-/// open.
+/// A source to compile: the library's kernels for one storage, and the kernels that return the
+/// noise itself.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The CUDA source.

@@ -1,8 +1,8 @@
-//! Tests of the tests: sources with one defect each, which the checks must reject.
+//! Copies of the source with one defect each, which the checks must reject.
 
 use crate::machine::Program;
 
-/// A defect, made by replacing a text that occurs exactly once.
+/// A defect: a replacement of a text that occurs exactly once.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
     /// What is wrong with it.
@@ -12,7 +12,7 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// The program with the defect. Panics where the source no longer has the text: then the mutant
+    /// The program with the defect. Panics if the source no longer has the text. Then the mutant
     /// must be rewritten.
     pub fn apply(&self, program: &Program) -> Program {
         let found = program.source.matches(self.from).count();
@@ -21,7 +21,7 @@ impl Mutant {
     }
 }
 
-/// Panics if a mutant passes a check. `check` is to compile the program and to run
+/// Panics if a mutant passes the check. `check` compiles the program and runs
 /// [`crate::check::all`] on it.
 pub fn expect_all_caught(program: &Program, check: impl Fn(&Program) -> Result<(), String> + Sync) {
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
@@ -47,8 +47,8 @@ pub const MUTANTS: [Mutant; 13] = [
     },
     Mutant {
         defect: "no barrier before the warps' sums are added",
-        from: "warp_sums[warp] = sum.g_eps;\n    __syncthreads();",
-        to: "warp_sums[warp] = sum.g_eps;",
+        from: "warp_sums[warp] = sum.g_z;\n    __syncthreads();",
+        to: "warp_sums[warp] = sum.g_z;",
     },
     Mutant {
         defect: "the shuffles start at a quarter of the warp",
@@ -72,14 +72,14 @@ pub const MUTANTS: [Mutant; 13] = [
         to: "",
     },
     Mutant {
-        defect: "a reduction reads one unit too many",
-        from: "threadIdx.x < stride && unit < end",
-        to: "threadIdx.x < stride && unit <= end",
+        defect: "a reduction reads one vector too many",
+        from: "threadIdx.x < stride && vector < end",
+        to: "threadIdx.x < stride && vector <= end",
     },
     Mutant {
-        defect: "an elementwise kernel writes one unit too many",
-        from: "unit < units; unit += stride",
-        to: "unit <= units; unit += stride",
+        defect: "an elementwise kernel writes one vector too many",
+        from: "vector < vectors; vector += stride",
+        to: "vector <= vectors; vector += stride",
     },
     Mutant {
         defect: "the remainder of the mean is forgotten",

@@ -1,13 +1,13 @@
-//! The check of the noise itself: Philox's words bit for bit, the normals to a tolerance.
+//! Checks the noise itself: the words of Philox bit for bit, the normals to a tolerance.
 
 use vmf_kernels::bn_noise::launches::{Argument, BLOCK, Launch, NoiseArguments, Problem};
 use vmf_kernels::noise::{MAX_ELEMENTS, Noise, NoiseKey, normal, philox4x32_10};
 
 use crate::machine::Machine;
 
-/// How far a normal in `f32` may be from the reference in double precision. |z| is at most 5.8, of
-/// which one unit in the last place is 5e-7; the logarithm, the root, the sine and the products add
-/// to a few of these.
+/// How far a normal in `f32` may be from the reference in double precision. |z| is at most 5.8,
+/// where one unit in the last place is 5e-7. The logarithm, the root, the sine and the products
+/// each add to the error, a few units in total.
 pub const TOLERANCE: f64 = 2e-6;
 
 /// Compares the noise of a machine with the CPU's.
@@ -28,7 +28,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 fn check_words(machine: &mut impl Machine) -> Result<(), String> {
     machine.clear();
     let threads = 2 * BLOCK as usize;
-    // Any numbers will do, as long as the corner cases 0 and 2^32 - 1 are among them.
+    // Arbitrary numbers, with the corner cases 0 and 2^32 - 1 among them.
     let mut inputs: Vec<u32> =
         (0..6 * threads as u32).map(|i| i.wrapping_mul(0x9e37_79b9) ^ (i << 7)).collect();
     inputs[..6].fill(0);
@@ -53,8 +53,8 @@ fn check_words(machine: &mut impl Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// At the start of a tensor and at the end of the largest, as one sample and as several folded into
-/// it.
+/// Checks the start of a tensor and the end of the largest one, with one sample and with several
+/// samples folded into it.
 fn check_normals(machine: &mut impl Machine) -> Result<(), String> {
     let key = NoiseKey {
         seed: 0xfeed_f00d_dead_beef,

@@ -1,11 +1,11 @@
-// Kernels that lay the noise itself open, compiled after the library's source in the tests alone.
+// Kernels that return the noise itself. Only the tests compile them, after the source of the library.
 
 extern "C" __global__ void philox_words(const Words *counters, const u32 *keys, Words *words) {
     const u32 i = blockIdx.x * BLOCK + threadIdx.x;
     words[i] = philox4x32_10(counters[i], keys[2 * i], keys[2 * i + 1]);
 }
 
-// The same normals twice, from element *start on: four at a time and one by one.
+// Makes the same normals twice, from element *start on: four at a time, and one by one.
 extern "C" __global__ void noise_normals(const u64 *start, float *by_four, float *by_one, Problem problem) {
     const u64 first = 4 * (u64)(blockIdx.x * BLOCK + threadIdx.x);
     float four[4];

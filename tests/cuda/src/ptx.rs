@@ -12,7 +12,7 @@ pub struct PtxMachine<'a> {
 }
 
 impl<'a> PtxMachine<'a> {
-    /// A machine without memory as yet.
+    /// A machine with no memory allocated.
     pub fn new(module: &'a Module) -> Self {
         Self { module, memory: Memory::default() }
     }

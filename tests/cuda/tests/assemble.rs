@@ -1,7 +1,7 @@
 //! Level 2: the kernels compiled by NVRTC and assembled by ptxas, for every architecture from sm_75
 //! to sm_120.
 //!
-//! `PTXAS` names the assembler; without it `ptxas` is looked for on the path.
+//! The variable `PTXAS` names the assembler. If it is not set, `ptxas` is searched on the path.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use vmf_kernels::bn_noise::launches::{Storage, kernels};
 
 const ARCHITECTURES: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
 
-/// What ptxas says of a kernel.
+/// What ptxas reports about a kernel.
 struct Usage {
     kernel: String,
     registers: u32,
@@ -76,7 +76,7 @@ fn kernels_assemble_without_spills() {
             println!("sm_{architecture} registers: {}", registers.join(", "));
             for usage in usages {
                 assert_eq!(usage.memory, [0; 3], "sm_{architecture}: {} spills", usage.kernel);
-                // Three blocks of 256 threads need at most 85 registers a thread.
+                // Three blocks of 256 threads fit if a thread uses at most 85 registers.
                 assert!(usage.registers <= 80, "{}: {}", usage.kernel, usage.registers);
             }
         }

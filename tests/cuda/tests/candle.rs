@@ -1,15 +1,16 @@
-//! The operation of `vmf-candle` on a CUDA device, through Candle, against the CPU. Runs on a GPU
-//! or on the mock.
+//! Level 5: the operation of `vmf-candle` on a CUDA device, through Candle, compared with the CPU.
+//! It runs on a GPU or on the mock.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var,
 };
 use candle_nn::VarMap;
-use vmf_candle::ops::{Activation, BnNoise, bn_noise, bn_noise_eval};
-use vmf_candle::{Forward, Pass, Posterior, VmfConfig, seeded, stream_of, vmf_linear};
+use vmf_candle::ops::{Noise, Statistics, bn_noise, bn_noise_config, bn_noise_eval};
+use vmf_candle::posterior::stream_of;
+use vmf_candle::{Forward, Pass, Posterior, VmfConfig, seeded, vmf_linear};
 
-/// The identity, whose gradient is a tensor that is given: a loss that needs no kernel of Candle's.
+/// The identity, with a given tensor as its gradient: a loss that needs no kernel of Candle.
 struct WithGradient(Tensor);
 
 impl CustomOp1 for WithGradient {
@@ -30,7 +31,7 @@ impl CustomOp1 for WithGradient {
     }
 }
 
-/// `sin(a i)` of a shape, on a device.
+/// A tensor of a shape with elements `sin(a i)`, on a device.
 fn wave(shape: &[usize], a: f32, device: &Device) -> Result<Tensor> {
     let count = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..count).map(|i| (a * i as f32).sin()).collect();
@@ -62,8 +63,8 @@ fn compare(compute: impl Fn(&Device) -> Result<Computed>, tolerance: f32) -> Res
 
 const SHAPE: [usize; 4] = [4, 6, 5, 7];
 
-fn operation(pass: &Pass) -> Result<BnNoise> {
-    Ok(BnNoise { eps: 1e-5, activation: Activation::Relu, noise: pass.noise(stream_of("layer"))? })
+fn noise(pass: &Pass, u: &Tensor) -> Result<Option<Noise>> {
+    pass.noise(stream_of("layer"), u.dims())
 }
 
 #[test]
@@ -72,7 +73,8 @@ fn a_training_pass_and_its_gradients_are_those_of_the_cpu() -> Result<()> {
         |device| {
             let u = Var::from_tensor(&wave(&SHAPE, 0.37, device)?)?;
             let sigma = Var::from_tensor(&Tensor::new(&[0.3f32, 0.7, 1.1], device)?)?;
-            let (y, batch) = bn_noise(&u, &sigma, &operation(&Pass::train(5, 9))?)?;
+            let noise = noise(&Pass::train(5, 9), &u)?;
+            let (y, batch) = bn_noise(&u, &sigma, &bn_noise_config(&u)?.relu(true), noise)?;
             let loss = y.apply_op1(WithGradient(wave(&SHAPE, 0.11, device)?))?;
             let grads = loss.backward()?;
             Ok(vec![
@@ -96,8 +98,9 @@ fn a_pass_by_running_statistics_and_its_gradients_are_those_of_the_cpu() -> Resu
             let mean = wave(&[6], 0.9, device)?;
             let var = Tensor::new(&[0.5f32, 1.0, 2.0, 0.1, 3.0, 0.7], device)?;
             // Two Monte Carlo samples in one batch.
-            let op = operation(&Pass::folded(5, 3, 2))?;
-            let y = bn_noise_eval(&u, &sigma, &mean, &var, &op)?;
+            let noise = noise(&Pass::folded(5, 3, 2), &u)?;
+            let (statistics, config) = (Statistics { mean, var }, bn_noise_config(&u)?.relu(true));
+            let y = bn_noise_eval(&u, &sigma, &statistics, &config, noise)?;
             let loss = y.apply_op1(WithGradient(wave(&SHAPE, 0.11, device)?))?;
             let grads = loss.backward()?;
             Ok(vec![
@@ -115,10 +118,11 @@ fn half_precision_is_that_of_the_cpu() -> Result<()> {
     for dtype in [DType::F16, DType::BF16] {
         compare(
             |device| {
-                // Rounded to half precision on the CPU: the device need not have a kernel for it.
+                // Rounded to half precision on the CPU, so that the device needs no kernel for it.
                 let u = wave(&SHAPE, 0.37, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?;
                 let sigma = Tensor::new(&[0.3f32, 0.7], device)?;
-                let (y, batch) = bn_noise(&u, &sigma, &operation(&Pass::train(5, 9))?)?;
+                let noise = noise(&Pass::train(5, 9), &u)?;
+                let (y, batch) = bn_noise(&u, &sigma, &bn_noise_config(&u)?.relu(true), noise)?;
                 Ok(vec![("y", numbers(&y)?), ("mean", numbers(&batch.mean)?)])
             },
             1e-2,
@@ -127,7 +131,7 @@ fn half_precision_is_that_of_the_cpu() -> Result<()> {
     Ok(())
 }
 
-/// What a linear layer computes on a device: Candle's product, then the fused operation.
+/// What a linear layer computes on a device: the product by Candle, then the fused operation.
 #[test]
 fn a_product_and_the_operation_behind_it_pass_gradients_on() -> Result<()> {
     compare(
@@ -136,7 +140,8 @@ fn a_product_and_the_operation_behind_it_pass_gradients_on() -> Result<()> {
             let weight = Var::from_tensor(&wave(&[6, 8], 0.29, device)?)?;
             let sigma = Var::from_tensor(&Tensor::new(&[0.5f32], device)?)?;
             let u = xs.matmul(&weight.t()?)?;
-            let (y, _) = bn_noise(&u, &sigma, &operation(&Pass::train(3, 0))?)?;
+            let noise = noise(&Pass::train(3, 0), &u)?;
+            let (y, _) = bn_noise(&u, &sigma, &bn_noise_config(&u)?.relu(true), noise)?;
             let loss = y.apply_op1(WithGradient(wave(&[10, 6], 0.21, device)?))?;
             let grads = loss.backward()?;
             Ok(vec![
@@ -164,7 +169,7 @@ fn a_layer_is_that_of_the_cpu() -> Result<()> {
             let y = layer.forward(&xs, &Pass::train(3, 0))?;
             let loss = y.apply_op1(WithGradient(wave(&[10, 6], 0.21, device)?))?;
             let grads = loss.backward()?;
-            let (mean, var) = layer.norm().running();
+            let Statistics { mean, var } = layer.norm().running();
             let gradient = |tensor: &Tensor| numbers(grads.get(tensor).unwrap());
             Ok(vec![
                 ("initial weights", numbers(layer.weight())?),

@@ -1,9 +1,8 @@
-//! Level 4: the launcher on a driver, a GPU's or the mock. `VMF_CUDA_DEVICE` is the ordinal of the
-//! device, 0 if unset.
+//! Level 4: the launcher, on the driver of a GPU or on the mock. `VMF_CUDA_DEVICE` is the ordinal
+//! of the device, 0 if unset.
 //!
-//! There is no skipping here: whoever asks for the feature `device` and has no device sees these
-//! tests fail. On the mock everything runs but the measurement of throughput, and some tests ask
-//! the mock for defects.
+//! Without a device these tests fail; they are not skipped. On the mock everything runs except the
+//! measurement of throughput, and some tests run with defects that only the mock can introduce.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ fn is_mock(context: &CudaContext) -> bool {
     context.name().unwrap() == "mock"
 }
 
-/// Widths in `f64` for the comparison, and back.
+/// Conversion to `f64` for the comparison, and back.
 trait Stored: CudaElement {
     fn narrow(value: f64) -> Self;
     fn wide(self) -> f64;
@@ -51,7 +50,7 @@ fn upload<T: Stored>(stream: &Arc<CudaStream>, values: &[f64]) -> cudarc::driver
     stream.clone_htod(&narrow).unwrap()
 }
 
-/// Runs forward and backward of a case through the launcher.
+/// Runs the forward and the backward pass of a case through the launcher.
 fn run<T: Stored>(stream: &Arc<CudaStream>, case: &Case) -> Result<Outcome, Error> {
     let config = case.config();
     let (elements, front) = (config.shape.elements(), usize::from(case.misaligned));
@@ -77,7 +76,7 @@ fn run<T: Stored>(stream: &Arc<CudaStream>, case: &Case) -> Result<Outcome, Erro
         let saved;
         let dsigma = if case.train {
             saved = cuda::forward_train(stream, &config, noise, &u, &mut y)?;
-            cuda::backward(stream, &config, noise, &saved, &u, &dy, &mut du)?
+            cuda::backward_train(stream, &config, noise, &saved, &u, &dy, &mut du)?
         } else {
             let (mean, variance) = case.given();
             let mean = stream.clone_htod(&mean)?;
@@ -172,13 +171,13 @@ fn arguments_that_do_not_fit_are_errors() {
     assert!(error.to_string().contains("4 noise scales for 6 channels"), "{error}");
 }
 
-/// One case in a process of its own, for the tests below.
+/// One case. The tests below run it in a process of its own.
 #[test]
 fn one_case() {
     check::<f32>(&context().default_stream(), &Case::new(6, 4, 16));
 }
 
-/// Runs `one_case` on a mock that was asked for a defect.
+/// Runs `one_case` on the mock with a defect.
 fn with_defect(variable: &str, value: &str) -> (bool, String) {
     let run = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "one_case", "--nocapture"])
@@ -219,8 +218,8 @@ fn a_failed_launch_is_an_error() {
     assert!(!passed && output.contains("CUDA_ERROR_LAUNCH_FAILED"), "{output}");
 }
 
-/// Bytes a second of forward and backward, against those of a copy on the device, which is what
-/// memory can do.
+/// Compares the bytes per second of forward and backward pass with those of a copy on the device,
+/// which is the most that the memory can do.
 #[test]
 fn throughput_is_near_the_memory_roofline() {
     let context = context();
@@ -230,15 +229,15 @@ fn throughput_is_near_the_memory_roofline() {
     }
     let stream = context.default_stream();
     println!("{}", context.name().unwrap());
-    for (batch, channels, spatial) in
+    for (batch, channels, positions) in
         [(64, 64, 1024), (256, 64, 3136), (256, 512, 16), (256, 2048, 49)]
     {
-        throughput::<f32>(&stream, &Case::new(batch, channels, spatial));
-        throughput::<bf16>(&stream, &Case::new(batch, channels, spatial));
+        throughput::<f32>(&stream, &Case::new(batch, channels, positions));
+        throughput::<bf16>(&stream, &Case::new(batch, channels, positions));
     }
 }
 
-/// Seconds of one call, averaged over many after a few to warm up.
+/// Seconds of one call, on average over many calls after a few for warming up.
 fn seconds(stream: &Arc<CudaStream>, mut call: impl FnMut()) -> f64 {
     (0..5).for_each(|_| call());
     stream.synchronize().unwrap();
@@ -264,7 +263,7 @@ fn throughput<T: Stored>(stream: &Arc<CudaStream>, case: &Case) {
     let saved = cuda::forward_train(stream, &config, noise, &u, &mut y).unwrap();
     let backward = 5.0 * bytes
         / seconds(stream, || {
-            cuda::backward(stream, &config, noise, &saved, &u, &y, &mut du).unwrap();
+            cuda::backward_train(stream, &config, noise, &saved, &u, &y, &mut du).unwrap();
         });
     println!(
         "{:?} {:?}: copy {:.0} GB/s, forward {:.2} of it, backward {:.2} of it",
@@ -274,8 +273,7 @@ fn throughput<T: Stored>(stream: &Arc<CudaStream>, case: &Case) {
         forward / copy,
         backward / copy
     );
-    // Only where the tensor is large enough for memory to be the limit, not the latency of a
-    // launch.
+    // Only for large tensors, where the limit is the memory and not the latency of a launch.
     if bytes > 1e8 {
         assert!(forward > 0.4 * copy && backward > 0.4 * copy);
     }

@@ -28,7 +28,7 @@ fn noise_agrees_with_the_cpu() {
     noise::check(&mut HostMachine::new(program)).unwrap();
 }
 
-/// Every case, under two orders of the threads, which must give the same bits.
+/// Checks every case in two orders of the threads, which must give the same bits.
 fn check_storage(program: &HostProgram, storage: Storage) {
     let machine = &mut HostMachine::new(program);
     for case in check::cases() {
@@ -52,11 +52,11 @@ fn bf16_agrees_with_the_cpu() {
 }
 
 #[test]
-fn a_mean_that_dwarfs_the_deviation_is_no_problem() {
+fn a_mean_much_larger_than_the_deviation_is_no_problem() {
     let program = single_precision();
-    for spatial in [1, 63, 64] {
+    for positions in [1, 63, 64] {
         let machine = &mut HostMachine::new(program);
-        check::case(machine, &check::far_from_zero(spatial), Storage::F32, &[0]).unwrap();
+        check::case(machine, &check::far_from_zero(positions), Storage::F32, &[0]).unwrap();
     }
 }
 
@@ -64,8 +64,8 @@ fn a_mean_that_dwarfs_the_deviation_is_no_problem() {
 fn many_schedules_give_the_same_bits() {
     let program = single_precision();
     let machine = &mut HostMachine::new(program);
-    for (batch, channels, spatial) in [(40, 6, 16), (3, 2, 1023), (70, 40, 1)] {
-        let case = Case { multiprocessors: 10, ..Case::new(batch, channels, spatial) };
+    for (batch, channels, positions) in [(40, 6, 16), (3, 2, 1023), (70, 40, 1)] {
+        let case = Case { multiprocessors: 10, ..Case::new(batch, channels, positions) };
         let orders: Vec<u32> = (0..8).collect();
         check::case(machine, &case, Storage::F32, &orders).unwrap();
     }
@@ -90,7 +90,7 @@ fn swapped_launch_arguments_are_caught() {
         *counts.borrow_mut() = launches.iter().map(pointers).collect();
     })
     .unwrap();
-    // Of every launch, each pair of neighbouring pointers.
+    // Swap each pair of neighbouring pointers of every launch.
     for (launch, pointers) in counts.into_inner().into_iter().enumerate() {
         for pair in 1..pointers {
             let machine = &mut HostMachine::new(program);
@@ -103,9 +103,9 @@ fn swapped_launch_arguments_are_caught() {
     }
 }
 
-/// The shim itself: kernels with defects that it must report.
+/// Kernels with defects that the shim must report.
 #[test]
-fn the_shim_reports_what_a_gpu_would_not_forgive() {
+fn the_shim_reports_undefined_behaviour() {
     let defects = [
         (
             "a barrier is not reached by all threads",

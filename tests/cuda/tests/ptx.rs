@@ -15,7 +15,7 @@ fn module(program: &Program, architecture: &str) -> Module {
     Module::parse(&ptx.to_src()).unwrap()
 }
 
-/// The oldest and the newest architecture run every case, those between them one of each kind.
+/// Runs every case on the oldest and the newest architecture. Those in between run fewer.
 fn check_storage(storage: Storage) {
     for architecture in ["compute_75", "compute_120"] {
         let module = module(&Program::new(storage), architecture);

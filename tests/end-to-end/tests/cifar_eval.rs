@@ -129,7 +129,9 @@ fn scores_are_those_of_training_and_follow_from_their_bins() {
     // Only samples can disagree with each other, and noise-free statistics differ from those under
     // noise.
     assert!(mean["mutual_information"].is_null());
-    assert!(number(&way(&evaluation, "monte_carlo")["all"]["mutual_information"]) > 0.0);
+    for name in ["expected", "monte_carlo"] {
+        assert!(number(&way(&evaluation, name)["all"]["mutual_information"]) > 0.0);
+    }
     assert_ne!(mean["nll"], way(&evaluation, "mean_as_trained")["all"]["nll"]);
 
     // The images that are worth looking at are what their names say.
@@ -204,7 +206,9 @@ fn a_comparison_averages_over_seeds_and_measures_against_the_baseline() {
         |run: &str, name: &str, score: &str| number(&way(&evaluation(run), name)["all"][score]);
     let baseline = (of("none0", "mean", "ece") + of("none1", "mean", "ece")) / 2.0;
     for (group, [a, b]) in [(&groups[0], ["vmf0", "vmf1"]), (&groups[1], ["none0", "none1"])] {
-        for (entry, name) in group["ways"].as_array().unwrap().iter().zip(["mean", "monte_carlo"]) {
+        for (entry, name) in
+            group["ways"].as_array().unwrap().iter().zip(["mean", "expected", "monte_carlo"])
+        {
             assert_eq!(entry["way"], name);
             for score in ["accuracy", "nll", "brier", "ece"] {
                 let (a, b) = (of(a, name, score), of(b, name, score));

@@ -1,4 +1,4 @@
-//! Devices, their memory, and which of them a thread uses.
+//! The devices, their memory, and which device a thread uses.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -6,10 +6,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ptx_machine::Memory;
 
-/// How many devices there are: two, so that a program which mixes them up is caught.
+/// The number of devices: two, so that a program that confuses them is caught.
 pub(crate) const DEVICES: usize = 2;
 
-/// Addresses of one device; an address tells whose it is.
+/// The size of the address range of a device, so that an address tells its device.
 const ADDRESSES: u64 = 1 << 44;
 
 /// The result codes of the driver API that the mock returns.
@@ -33,7 +33,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// This status, with the reason on standard error: the driver API has no place for it.
+    /// This status. The reason goes to standard error, since the driver API cannot return it.
     pub(crate) fn because(self, reason: &str) -> Self {
         eprintln!("mock driver: {reason}");
         self
@@ -59,7 +59,7 @@ pub(crate) fn select(device: Option<usize>) {
     CURRENT.set(device);
 }
 
-/// Handles are numbers that only the mock interprets; null is no device.
+/// The handle of a device, a number that only the mock interprets. Null stands for no device.
 pub(crate) fn context_of(device: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(0x1000 + device)
 }

@@ -49,14 +49,14 @@ impl Function {
         let mut arguments: Vec<&[u8]> = kernel
             .parameters()
             .enumerate()
-            // SAFETY: the caller promises one pointer a parameter, each to as many bytes as the
+            // SAFETY: the caller promises one pointer per parameter, each to as many bytes as the
             // parameter has.
             .map(|(i, size)| unsafe {
                 std::slice::from_raw_parts((*parameters.add(i)).cast(), size)
             })
             .collect();
         if std::env::var("MOCK_CUDA_FAIL").is_ok_and(|kernel| kernel == self.name) {
-            return Err(format!("{} fails, as MOCK_CUDA_FAIL asks", self.name));
+            return Err(format!("{} fails because of MOCK_CUDA_FAIL", self.name));
         }
         if let Some((i, j)) = self.swapped() {
             arguments.swap(i, j);
@@ -66,10 +66,10 @@ impl Function {
         })
     }
 
-    /// The two arguments that `MOCK_CUDA_SWAP=kernel,i,j` asks to swap.
+    /// The two arguments of this kernel that `MOCK_CUDA_SWAP=kernel,i,j` says to swap.
     fn swapped(&self) -> Option<(usize, usize)> {
-        let wish = std::env::var("MOCK_CUDA_SWAP").ok()?;
-        let mut parts = wish.split(',');
+        let swap = std::env::var("MOCK_CUDA_SWAP").ok()?;
+        let mut parts = swap.split(',');
         (parts.next()? == self.name).then_some(())?;
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     }

@@ -1,14 +1,16 @@
-//! A stand-in for libcuda: the part of the CUDA driver API that cudarc uses to launch kernels, over
-//! [`ptx_machine`], and what of cuBLAS and cuRAND Candle cannot do without.
+//! A stand-in for libcuda, on which programs that launch CUDA kernels run without a GPU.
 //!
-//! It has two devices of compute capability 8.0, each with memory of its own; work on a stream is
-//! done before the call returns. It shows whether a program makes the right calls with the right
-//! arguments, and computes what they ask for. It shows nothing of speed, nor of mistakes in
-//! synchronization.
+//! It implements the part of the CUDA driver API that cudarc uses to launch kernels, with
+//! [`ptx_machine`] to execute them, and the part of cuBLAS and cuRAND that Candle needs to open a
+//! device. There are two devices of compute capability 8.0, each with memory of its own that
+//! kernels of the other cannot reach. Work on a stream is done before the call returns.
 //!
-//! Memory of one device is out of bounds for kernels of the other. Two environment variables ask
-//! for defects, to see whether a test notices: `MOCK_CUDA_SWAP=kernel,i,j` swaps two arguments of a
-//! kernel, `MOCK_CUDA_FAIL=kernel` makes its launches fail.
+//! It shows whether a program makes the right calls with the right arguments. It shows nothing
+//! about speed or about mistakes in synchronization.
+//!
+//! Two environment variables introduce defects, to check that a test notices them:
+//! `MOCK_CUDA_SWAP=kernel,i,j` swaps two arguments of a kernel, and `MOCK_CUDA_FAIL=kernel` makes
+//! its launches fail.
 #![allow(non_snake_case, reason = "the functions have the names of the driver API")]
 
 mod device;
@@ -22,11 +24,11 @@ use launch::{Function, LoadedModule};
 
 type Handle = *mut c_void;
 
-/// Functions that succeed by doing nothing: streams and events, on a driver that has finished
-/// before it returns.
+/// Functions that do nothing and succeed: streams and events need no work where every call has
+/// finished when it returns.
 macro_rules! nothing_to_do {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        /// Does nothing, successfully.
+        /// Does nothing and succeeds.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> Status {
             $(let _ = $argument;)*
@@ -49,23 +51,23 @@ nothing_to_do! {
     cuEventQuery(event: Handle);
 }
 
-/// Writes a result through a pointer that the caller gave for it.
+/// Writes a result through the pointer that the caller passed for it.
 ///
 /// # Safety
-/// The pointer must be valid for a write, which the driver API demands of its callers.
+/// The pointer must be valid for a write, as the driver API requires.
 unsafe fn give<T>(place: *mut T, value: T) -> Status {
-    // SAFETY: demanded above.
+    // SAFETY: as the contract requires.
     unsafe { place.write(value) };
     Status::Success
 }
 
-/// The functions of the driver API. Their pointers must be as its reference manual demands.
+/// The functions of the driver API.
 macro_rules! driver {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// Every pointer must be as the reference manual of the driver API demands.
+        /// Every pointer must be as the reference manual of the driver API requires.
         #[unsafe(no_mangle)]
         #[allow(unused_unsafe, reason = "some have no pointer to touch")]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> Status {
@@ -99,7 +101,7 @@ driver! {
         Status::Success
     }
 
-    /// The attributes that a launcher asks for; the others are 0.
+    /// The attributes that cudarc and the launcher read; all others are 0.
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
         let answer = match attribute {
             1 => 1024,   // threads per block
@@ -229,7 +231,7 @@ driver! {
         Status::Success
     }
 
-    /// A kernel of a module. Lives as long as the process, like the handful of kernels of a test.
+    /// A kernel of a module. It is never freed: a test has only a few.
     fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char) {
         let module = &*module.cast::<LoadedModule>();
         match module.function(&CStr::from_ptr(name).to_string_lossy()) {
@@ -259,7 +261,7 @@ driver! {
         Status::of(function.launch(grid_x, block_x, parameters))
     }
 
-    /// NVRTC 13 asks for an internal table, and accepts that there is none.
+    /// NVRTC 13 looks for an internal table, and works without it.
     fn cuGetExportTable(table: *mut Handle, _id: *const c_void) {
         let _ = give(table, std::ptr::null_mut());
         Status::NotFound

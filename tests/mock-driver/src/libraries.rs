@@ -1,8 +1,8 @@
-//! cuBLAS and cuRAND, as far as Candle needs them to open a device and to multiply matrices in
+//! The part of cuBLAS and cuRAND that Candle needs to open a device and to multiply matrices in
 //! single precision.
 //!
-//! They are in the same library as the driver: what is linked to `-lcublas` or `-lcurand` finds
-//! them under the driver's name, if links of those names point to it.
+//! They are in the same library as the driver. A program that is linked with `-lcublas` or
+//! `-lcurand` finds them if links with the names of those libraries point to it.
 
 use std::ffi::{c_int, c_longlong, c_ulonglong, c_void};
 
@@ -12,7 +12,7 @@ use crate::{Handle, device};
 const SUCCESS: c_int = 0;
 /// `CUBLAS_STATUS_EXECUTION_FAILED`.
 const FAILED: c_int = 13;
-/// `CUBLAS_STATUS_NOT_SUPPORTED`; no code of cuRAND's, and as much an error there.
+/// `CUBLAS_STATUS_NOT_SUPPORTED`. cuRAND has no such code, but it is an error there too.
 const NOT_SUPPORTED: c_int = 15;
 /// `CUDA_R_32F`.
 const SINGLE: c_int = 0;
@@ -21,7 +21,7 @@ const PLAIN: c_int = 0;
 
 macro_rules! opens {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        /// Gives a handle; any will do.
+        /// Returns a handle, which nothing reads.
         ///
         /// # Safety
         /// The pointer must be valid for a write.
@@ -37,7 +37,7 @@ macro_rules! opens {
 
 macro_rules! does_nothing {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        /// Does nothing, successfully.
+        /// Does nothing and succeeds.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> c_int {
             $(let _ = $argument;)*
@@ -59,7 +59,7 @@ does_nothing! {
     curandSetStream(generator: Handle, stream: Handle);
 }
 
-/// One of a batch of matrices in device memory, stored by columns.
+/// A batch of matrices in device memory, each stored column by column.
 struct Matrices {
     address: u64,
     transposed: bool,
@@ -73,8 +73,8 @@ impl Matrices {
         self.address.wrapping_add_signed(4 * index as i64 * self.stride)
     }
 
-    /// Matrix `index` as `rows x columns` after its transposition, read into a function of row and
-    /// column.
+    /// Reads matrix `index`, which is `rows x columns` after its transposition, as a function of
+    /// row and column.
     fn read(
         &self,
         index: usize,
@@ -93,10 +93,10 @@ impl Matrices {
     }
 }
 
-/// `C = alpha op(A) op(B) + beta C` for each of a batch of matrices, in single precision alone.
+/// `C = alpha op(A) op(B) + beta C` for each of a batch of matrices, in single precision only.
 ///
 /// # Safety
-/// `alpha` and `beta` must point to floats in host memory, as cuBLAS demands.
+/// `alpha` and `beta` must point to floats in host memory, as cuBLAS requires.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments, reason = "the arguments are cuBLAS's")]
 pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
                     let sum: f64 = (0..depth)
                         .map(|k| f64::from(left(row, k)) * f64::from(right(k, column)))
                         .sum();
-                    // What was there counts only where it is asked for: fresh memory is NaN.
+                    // With beta = 0 the old value does not count: new memory is NaN.
                     let before = match beta {
                         0.0 => 0.0,
                         _ => {
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
 
 macro_rules! is_not_there {
     ($($name:ident: $what:literal;)*) => {$(
-        /// Is linked to, and not there.
+        /// Is linked to, but not implemented.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> c_int {
             eprintln!("mock driver: {}", $what);

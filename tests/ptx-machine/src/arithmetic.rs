@@ -1,10 +1,10 @@
-//! What the instructions compute, on values kept as the low bits of a `u64`.
+//! What the instructions compute. Every value is in the low bits of a `u64`.
 
 use half::f16;
 
 use crate::types::{Kind, Type, sign_extend, truncate};
 
-/// An instruction that takes up to three values and gives one.
+/// An instruction that takes up to three values and returns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Add,
@@ -35,7 +35,7 @@ pub(crate) enum Operation {
     ReciprocalSqrt,
     Reciprocal,
     Exp2,
-    /// With subnormal numbers taken for zero, and given as zero.
+    /// Subnormal arguments and results count as zero.
     Exp2Flushed,
     Log2,
 }
@@ -100,7 +100,7 @@ pub(crate) enum Rounding {
     Up,
     /// The conversion does not round to an integer.
     None,
-    /// It does not round, and what is outside of 0 to 1 goes to the nearer end, NaN to 0.
+    /// It does not round to an integer, but clamps to the range from 0 to 1, and NaN to 0.
     Saturate,
 }
 
@@ -108,7 +108,7 @@ fn single(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
 
-/// Computes an operation; `None` where it does not exist for the type.
+/// Computes an operation; `None` if it does not exist for the type.
 pub(crate) fn compute(operation: Operation, kind: Type, a: u64, b: u64, c: u64) -> Option<u64> {
     match (kind.kind, kind.bits) {
         (Kind::Float, 32) => {
@@ -150,8 +150,7 @@ fn compute_single(operation: Operation, a: f32, b: f32, c: f32) -> Option<f32> {
 
 /// `a b + c`, rounded towards minus infinity.
 fn fma_down(a: f32, b: f32, c: f32) -> f32 {
-    // The product is exact in double precision, and the sum with what its rounding left over
-    // (Knuth) is exact too.
+    // The product is exact in double precision. So is the sum, as `sum + left_over` (Knuth).
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let part = sum - product;
@@ -227,7 +226,7 @@ fn compute_unsigned(operation: Operation, bits: u32, a: u64, b: u64, c: u64) -> 
     Some(truncate(value, bits))
 }
 
-/// Converts a value between types; `None` where no such conversion exists.
+/// Converts a value between types; `None` if no such conversion exists.
 pub(crate) fn convert(to: Type, from: Type, rounding: Rounding, value: u64) -> Option<u64> {
     let wide = match (from.kind, from.bits) {
         (Kind::Float, 16) => Some(f16::from_bits(value as u16).to_f64()),
@@ -257,7 +256,7 @@ pub(crate) fn convert(to: Type, from: Type, rounding: Rounding, value: u64) -> O
         Rounding::Saturate => wide.clamp(0.0, 1.0),
     };
     match (to.kind, to.bits) {
-        // From f32, which an f64 holds exactly: one rounding.
+        // The value comes from an f32, which an f64 holds exactly, so this rounds only once.
         (Kind::Float, 16) => Some(f16::from_f64(rounded).to_bits().into()),
         (Kind::Float, 32) => Some((rounded as f32).to_bits().into()),
         (Kind::Float, _) => Some(rounded.to_bits()),

@@ -1,4 +1,4 @@
-//! Instructions: from their text to what the machine executes.
+//! Decodes the text of an instruction into what the machine executes.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ pub(crate) enum Operand {
     Register(usize),
     Immediate(u64),
     Special(Special),
-    /// `_`, a result that nobody wants.
+    /// `_`, a result that is not used.
     Ignored,
 }
 
-/// A register that tells a thread where it is.
+/// A register that says which thread this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     Thread,
@@ -48,7 +48,7 @@ pub(crate) enum Shuffle {
 /// An instruction, without its guard.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Packs or unpacks where one side has several operands.
+    /// Packs if `from` has several operands, unpacks if `to` has.
     Move {
         kind: Type,
         to: Vec<Operand>,
@@ -341,8 +341,8 @@ impl Names {
     }
 }
 
-/// The operation of an arithmetic instruction. The modifiers are spelled out, so that one which
-/// would change the result, such as `ftz` or `sat`, is refused where it is not known.
+/// The operation of an arithmetic instruction. The modifiers are spelled out, so that one that
+/// changes the result, such as `ftz` or `sat`, is refused if it is not implemented.
 fn operation(name: &str, modifiers: &[&str], kind: Type) -> Result<Operation, String> {
     let float = kind.is_float();
     Ok(match (name, modifiers) {

@@ -1,16 +1,17 @@
-//! Executes PTX, the assembly language that NVRTC compiles CUDA to, on the CPU. For tests.
+//! An interpreter of PTX, the assembly language that NVRTC compiles CUDA to, on the CPU. It is for
+//! tests.
 //!
-//! It knows the instructions that the kernels of this workspace compile to, for one-dimensional
-//! grids; another instruction is an error when the kernel is parsed, with its line, never ignored.
+//! It knows the instructions that the kernels of this workspace compile to, on one-dimensional
+//! grids. Any other instruction is an error, which names its line, when its kernel is launched.
 //! Integer instructions and those of IEEE arithmetic (`.rn`) are exact. The `.approx` and `.full`
-//! ones are computed in double precision and rounded: a GPU may differ from that in the last two
+//! ones are computed in double precision and rounded; a GPU may differ from that in the last two
 //! bits.
 //!
-//! Device memory is a set of allocations with unmapped gaps between them: an access outside of
-//! them, or off its alignment, is an error. Shared memory starts as NaN. Threads run until they
-//! wait at a barrier or a shuffle, in an [order](launch) that the caller chooses, so that a result
-//! which depends on the order can be seen to. A barrier that some threads never reach, and a
-//! shuffle whose mask names absent lanes, are errors.
+//! Device memory is a set of allocations with unmapped gaps between them. An access outside of
+//! them, or one that is not aligned, is an error. Shared memory starts as NaN. A thread runs until
+//! it waits at a barrier or a shuffle. The caller chooses the [order](launch) of the threads: if
+//! two orders give different results, the kernel lacks a barrier. A barrier that some threads never
+//! reach, and a shuffle whose mask names absent lanes, are errors.
 //!
 //! ```
 //! use ptx_machine::{Memory, Module, launch};

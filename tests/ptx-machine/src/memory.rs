@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 /// next.
 const GAP: u64 = 1 << 20;
 
-/// The default for the first address; small ones stay unmapped, for null pointers with an offset.
+/// The default first address. Small addresses stay unmapped, so that a null pointer with an offset
+/// is an error.
 const FIRST: u64 = 0x7f00_0000_0000;
 
 /// The global memory of a device.

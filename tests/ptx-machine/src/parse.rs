@@ -1,4 +1,4 @@
-//! From the text of a module to its kernels.
+//! Parses the text of a module into its kernels.
 
 use std::collections::HashMap;
 
@@ -47,8 +47,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// Parses a module. A kernel that uses what the machine does not know is an error only when it
-    /// is asked for.
+    /// Parses a module. A kernel with an unknown instruction is an error only when it is used.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text: String = text
             .lines()
@@ -78,7 +77,7 @@ impl Module {
         kernel.as_ref().map_err(|error| format!("{name}: {error}"))
     }
 
-    /// Whether there is a kernel of that name, be it one that the machine can run or not.
+    /// Whether there is a kernel of that name, even one with an unknown instruction.
     pub fn contains(&self, name: &str) -> bool {
         self.kernels.contains_key(name)
     }
@@ -107,7 +106,7 @@ fn variable(declaration: &str) -> Option<(String, usize, usize)> {
         Some((name, count)) => (name, count.strip_suffix(']')?.parse().ok()?),
         None => (*words.last()?, 1),
     };
-    // A pointer's `.ptr .align 1` speaks of what it points to.
+    // After `.ptr`, the alignment is that of the memory that the pointer points to.
     let align = words.iter().position(|&word| word == ".align");
     let align =
         align.filter(|_| !words.contains(&".ptr")).and_then(|at| words.get(at + 1)?.parse().ok());
@@ -153,8 +152,8 @@ fn parse_kernel(parameters: &str, body: &str, first_line: usize) -> Result<Kerne
     Ok(Kernel { instructions, registers: names.registers.len(), shared_bytes, parameters: offsets })
 }
 
-/// The statements and labels of a body, with their lines. Braces that open a scope are dropped:
-/// NVRTC's names are unique.
+/// The statements and labels of a body, with their lines. Braces that open a scope are dropped,
+/// since the names that NVRTC makes are unique.
 fn statements_of(body: &str, first_line: usize) -> Vec<(String, usize)> {
     let (mut statements, mut current, mut line) = (Vec::new(), String::new(), first_line);
     for letter in body.chars() {
@@ -173,7 +172,7 @@ fn statements_of(body: &str, first_line: usize) -> Vec<(String, usize)> {
     statements
 }
 
-/// `.b32 %r<3>` declares %r0 to %r2; `.b32 %x, %y` those two.
+/// `.b32 %r<3>` declares %r0, %r1 and %r2; `.b32 %x, %y` declares %x and %y.
 fn declare_registers(names: &mut Names, declaration: &str) -> Option<()> {
     let (_, list) = declaration.trim().split_once(char::is_whitespace)?;
     let mut declare = |name: String| {

@@ -1,4 +1,4 @@
-//! The machine: blocks one after another, threads in turns.
+//! The machine: blocks run one after another, the threads of a block in turns.
 
 use crate::arithmetic::{compute, convert};
 use crate::decode::{Action, Operand, Shuffle, Space, Special};
@@ -6,12 +6,12 @@ use crate::memory::Memory;
 use crate::parse::{Kernel, Module};
 use crate::types::{Kind, sign_extend, truncate};
 
-const LANES: usize = 32;
+const WARP: usize = 32;
 
 /// Runs a kernel on a one-dimensional grid of `blocks` blocks of `threads` threads.
 ///
-/// `order` is the order in which the threads take turns: 0 ascending, 1 descending, any other
-/// number the seed of random orders that change at every turn.
+/// `order` is the order in which the threads take turns: 0 is ascending, 1 descending, and any
+/// other number is the seed of random orders that change at every turn.
 pub fn launch(
     module: &Module,
     kernel: &str,
@@ -38,9 +38,9 @@ pub fn launch(
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Runnable,
-    /// At the instruction of this index.
+    /// Waits at the instruction with this index.
     AtBarrier(usize),
-    /// At the instruction of this index, with this mask.
+    /// Waits at the instruction with this index, with this mask.
     AtShuffle(usize, u32),
     Finished,
 }
@@ -49,7 +49,7 @@ struct Thread {
     next: usize,
     state: State,
     registers: Vec<u64>,
-    /// What it offers to the other lanes of a shuffle.
+    /// The value that the other lanes of a shuffle may read.
     offer: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ struct Block<'a> {
     shared: Vec<u8>,
     threads: Vec<Thread>,
     index: [u32; 2],
-    /// The offers of the lanes of each warp, once all have arrived.
-    offers: Vec<[u64; LANES]>,
+    /// The offers of the lanes of each warp, when all have arrived.
+    offers: Vec<[u64; WARP]>,
 }
 
 impl<'a> Block<'a> {
@@ -86,7 +86,7 @@ impl<'a> Block<'a> {
             shared: vec![0xff; kernel.shared_bytes],
             threads: (0..threads).map(|_| thread()).collect(),
             index,
-            offers: vec![[0; LANES]; threads.div_ceil(LANES as u32) as usize],
+            offers: vec![[0; WARP]; threads.div_ceil(WARP as u32) as usize],
         }
     }
 
@@ -149,16 +149,16 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// Lets the lanes of a shuffle go once all that its mask names have arrived.
+    /// Lets the lanes of a shuffle continue when all lanes of its mask have arrived.
     fn release_shuffles(&mut self, warp: usize) -> Result<(), String> {
-        let first = warp * LANES;
-        for lane in 0..LANES.min(self.threads.len() - first) {
+        let first = warp * WARP;
+        for lane in 0..WARP.min(self.threads.len() - first) {
             let waiting = self.threads[first + lane].state;
             let State::AtShuffle(at, mask) = waiting else {
                 continue;
             };
             let line = self.kernel.instructions[at].line;
-            let members = || (0..LANES).filter(|other| mask >> other & 1 == 1);
+            let members = || (0..WARP).filter(|other| mask >> other & 1 == 1);
             let state = |other: usize| self.threads.get(first + other).map(|thread| thread.state);
             if members().any(|other| matches!(state(other), None | Some(State::Finished))) {
                 return Err(format!(
@@ -198,7 +198,7 @@ impl<'a> Block<'a> {
             Special::Threads => self.threads.len() as u64,
             Special::Block => self.index[0].into(),
             Special::Blocks => self.index[1].into(),
-            Special::Lane => (thread % LANES) as u64,
+            Special::Lane => (thread % WARP) as u64,
             Special::Zero => 0,
             Special::One => 1,
         }
@@ -238,12 +238,12 @@ impl<'a> Block<'a> {
             Action::Barrier => self.threads[thread].state = State::AtBarrier(at),
             Action::Shuffle { value, mask, .. } if self.threads[thread].offer.is_none() => {
                 let mask = self.value(thread, *mask) as u32;
-                if mask >> (thread % LANES) & 1 == 0 {
+                if mask >> (thread % WARP) & 1 == 0 {
                     return Err("a lane calls a shuffle whose mask leaves it out".into());
                 }
                 self.threads[thread].offer = Some(self.value(thread, *value));
                 self.threads[thread].state = State::AtShuffle(at, mask);
-                // The same instruction again, once the other lanes have arrived.
+                // The instruction is executed again when the other lanes have arrived.
                 return Ok(());
             }
             action => self.execute(thread, action)?,
@@ -322,16 +322,16 @@ impl<'a> Block<'a> {
                 self.set(thread, *to, converted)
             }
             Action::Shuffle { mode, to, in_range, source, clamp, mask, .. } => {
-                let (source, clamp) = (value(*source) as usize % LANES, value(*clamp) as usize);
+                let (source, clamp) = (value(*source) as usize % WARP, value(*clamp) as usize);
                 let mask = value(*mask) as u32;
-                let lane = thread % LANES;
+                let lane = thread % WARP;
                 let (chosen, inside) = shuffle_source(*mode, lane, source, clamp);
                 if mask >> chosen & 1 == 0 {
                     return Err(format!(
                         "a shuffle reads lane {chosen}, which is outside its mask"
                     ));
                 }
-                let received = self.offers[thread / LANES][chosen];
+                let received = self.offers[thread / WARP][chosen];
                 self.threads[thread].offer = None;
                 self.set(thread, *to, received)?;
                 self.set(thread, *in_range, inside.into())
@@ -376,8 +376,9 @@ fn within(memory: &[u8], address: u64, bytes: usize) -> Result<&[u8], String> {
     found.ok_or_else(|| format!("access to {bytes} bytes at {address:#x} of {}", memory.len()))
 }
 
-/// The lane that a shuffle reads, and whether it was in range; out of range a lane reads itself.
-/// The clamp has the last lane of a segment in its low bits and the mask of segments from bit 8 on.
+/// The lane that a shuffle reads, and whether it is in range. Out of range, a lane reads itself.
+/// The clamp has the last lane of a segment in its low bits, and the mask of segments from bit 8
+/// on.
 fn shuffle_source(mode: Shuffle, lane: usize, source: usize, clamp: usize) -> (usize, bool) {
     let (segments, bound) = (clamp >> 8 & 31, clamp & 31);
     let last = (lane & segments) | (bound & !segments);
@@ -388,7 +389,7 @@ fn shuffle_source(mode: Shuffle, lane: usize, source: usize, clamp: usize) -> (u
         Shuffle::Index => (lane & segments) | (source & !segments),
     };
     let inside = match mode {
-        Shuffle::Up => wanted < LANES && wanted >= last,
+        Shuffle::Up => wanted < WARP && wanted >= last,
         _ => wanted <= last,
     };
     if inside { (wanted, true) } else { (lane, false) }

@@ -1,11 +1,11 @@
-//! The machine itself: small programs whose results are known, and programs it must refuse.
+//! Small programs whose results are known, and programs that the machine must refuse.
 
 use ptx_machine::{Memory, Module, launch};
 
 const BUFFER: usize = 64;
 
-/// Runs a body with `%rd1` the address of a buffer of 64 words, %r1 the thread and %rd2 the address
-/// of its word, and returns the words. Word i holds i at first.
+/// Runs a body and returns the words of a buffer. `%rd1` is the address of the buffer of 64 words,
+/// `%r1` the thread, and `%rd2` the address of the thread's word. Word i holds i at first.
 fn run(body: &str, threads: u32, order: u32) -> Result<Vec<u32>, String> {
     let module = Module::parse(&format!(
         ".version 8.0
@@ -50,8 +50,8 @@ fn integers_wrap_and_widen_as_the_manual_says() {
 #[test]
 fn floats_round_once() {
     let bits = |value: f32| value.to_bits();
-    // 1 + 2^-12 squared is 1 + 2^-11 + 2^-24: the last term survives only without a rounding in
-    // between.
+    // (1 + 2^-12)^2 is 1 + 2^-11 + 2^-24. The last term survives only if the product is not
+    // rounded.
     let square = "mov.f32 %f1, 0f3F800800; neg.f32 %f2, 0f3F801000; fma.rn.f32 %f3, %f1, %f1, %f2; mov.b32 %r8, %f3;";
     assert_eq!(result(square), bits(0.5f32.powi(24)));
     assert_eq!(result("mov.f32 %f1, 0f40490FDB; cvt.rzi.s32.f32 %r8, %f1;"), 3);

@@ -1,8 +1,8 @@
 //! Reading and writing safetensors files.
 //!
-//! A file is an eight-byte length, that many bytes of JSON that say where each tensor lies, and the
-//! tensors. A file that is read is trusted in nothing: every number in its header is checked
-//! against its size before memory is asked for.
+//! A file is an eight-byte length, that many bytes of JSON which say where each tensor is, and the
+//! tensors. A file that is read is not trusted: every number in its header is checked against the
+//! size of the file before memory is allocated.
 
 use crate::error::{Error, Result};
 use candle_core::{DType, Device, Tensor};
@@ -17,7 +17,7 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest header that is read, the limit of the format's own implementation.
+/// The longest header that is read: the limit of the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
 
 /// The dtypes of a checkpoint, with their names in the format.
@@ -84,7 +84,7 @@ struct RawEntry {
     data_offsets: (u64, u64),
 }
 
-/// A tensor that was checked to lie inside the file.
+/// A tensor whose place in the file has been checked.
 struct Entry {
     name: String,
     dtype: DType,
@@ -103,14 +103,14 @@ impl Header {
             let (start, end) = entry.data_offsets;
             if start != expected_start || end < start || end > data_length {
                 return Err(format!(
-                    "{name:?} is said to lie at {start}..{end}, which overlaps another tensor, leaves a gap or goes past the end"
+                    "the header puts {name:?} at {start}..{end}, which overlaps another tensor, leaves a gap or goes past the end"
                 ));
             }
             let Some((_, dtype)) = DTYPES.iter().find(|(known, _)| *known == entry.dtype) else {
                 return Err(format!("{name:?} has the unknown dtype {:?}", entry.dtype));
             };
-            // Each dimension counts as at least one, so that an empty tensor cannot hide dimensions
-            // whose product overflows.
+            // Each dimension counts as at least one, so that dimensions whose product overflows are
+            // refused in an empty tensor too.
             let capacity = entry
                 .shape
                 .iter()
@@ -127,7 +127,7 @@ impl Header {
                 }
                 _ => {
                     return Err(format!(
-                        "{name:?} is said to be {} {:?}, in {} bytes",
+                        "the header says that {name:?} is {} {:?}, in {} bytes",
                         entry.dtype,
                         entry.shape,
                         end - start
@@ -179,7 +179,7 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-/// A map that refuses a name that occurs twice, where serde's own would keep the last.
+/// A map that refuses a name that occurs twice. Serde's own map would keep the last.
 #[derive(Default)]
 struct Metadata(BTreeMap<String, String>);
 
@@ -224,7 +224,7 @@ pub(super) fn write(
             .map_err(|source| Error::Io { path: path.to_path_buf(), source })
     });
     if written.is_err() {
-        // The first error is the one to report; a file that was never created cannot be removed.
+        // The first error is the one to report. Removing fails if the file was never created.
         let _ = fs::remove_file(&temporary);
         return written;
     }
@@ -306,7 +306,7 @@ fn temporary_beside(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(temporary))
 }
 
-/// A rename is kept through a power cut only when the directory is on disk too.
+/// A rename survives a power cut only once the directory is on disk too.
 fn sync_directory(path: &Path) -> Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,44 +1,50 @@
 //! Checkpoints: a safetensors file with every variable, the optimizer's moments, and one JSON
-//! document.
+//! document. [`Convert`] reads networks with batch normalization.
 //!
 //! | in the file | what |
 //! |---|---|
 //! | `<variable>` | weights, rho and running statistics, under their own names |
+//! | `posterior.output_covariance` | the covariance of the model's outputs, if it was measured |
 //! | `optimizer.first.<variable>`, `optimizer.second.<variable>` | Adam's moments |
-//! | metadata `vmf` | the JSON document: format version, configuration, counters, the posterior's layers |
+//! | metadata `vmf` | the JSON document: format version, configuration, counters, state of the trainer, the posterior's layers |
 //!
-//! Together with noise that is a function of seed and step, this is all that training needs: on a
-//! CPU a resumed run continues bit for bit. Any program that reads safetensors reads it;
+//! Noise is a function of seed and step, so this is all that training needs: on a CPU a resumed run
+//! continues bit for bit. Any program that reads safetensors can read the file;
 //! `python/load_checkpoint.py` runs one in PyTorch.
 
+mod convert;
 mod file;
 
-use crate::adam::{Adam, Moments};
-use crate::assign;
+pub use convert::{Convert, Converted};
+
 use crate::error::{Error, Result};
-use crate::init::lock;
-use crate::posterior::Posterior;
-use crate::summary::{LayerSummary, Summary};
+use crate::posterior::{LayerSummary, Learned, Parameterization, Posterior, Summary};
+use crate::train::{Adam, Moments};
+use crate::vars::{assign, check, lock};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-use vmf_core::Parameterization;
 
-/// The version of the format that this crate writes and reads.
-pub const FORMAT_VERSION: u64 = 1;
+/// The version of the format that this crate writes. It reads all versions from 1 on.
+///
+/// Version 2 calls [`Progress::state`] what version 1 called `metrics`, and adds what the expected
+/// pass needs: inherited variances and the covariance of the outputs. A network from a file of
+/// version 1 has none until [`reestimate`](crate::predict::reestimate) measures them.
+pub const FORMAT_VERSION: u64 = 2;
 
 const METADATA_KEY: &str = "vmf";
 const FORMAT_NAME: &str = "vmf-checkpoint";
+const OUTPUT_COVARIANCE: &str = "posterior.output_covariance";
 const FIRST: &str = "optimizer.first.";
 const SECOND: &str = "optimizer.second.";
 
-/// Where a run stands: what the author of a training loop puts into a checkpoint and finds in it.
+/// Where training stands: what a training loop saves in a checkpoint besides the network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Progress {
-    /// The configuration of model and run, in the author's own terms.
+    /// The configuration of model and run, in any form.
     pub config: serde_json::Value,
     /// Epochs finished.
     pub epoch: u64,
@@ -46,8 +52,10 @@ pub struct Progress {
     pub step: u64,
     /// The seed of the run.
     pub seed: u64,
-    /// Measurements worth keeping beside the weights.
-    pub metrics: serde_json::Value,
+    /// What the trainer needs to continue, such as its place in the epoch and the best loss so
+    /// far.
+    #[serde(alias = "metrics")]
+    pub state: serde_json::Value,
 }
 
 /// The JSON document of a checkpoint.
@@ -62,7 +70,7 @@ struct Document {
     optimizer_steps: Option<BTreeMap<String, u64>>,
 }
 
-/// What makes a layer's posterior readable from the file alone.
+/// What [`Checkpoint::summary`] needs to know about a layer besides its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LayerRecord {
@@ -79,6 +87,7 @@ struct LayerRecord {
 pub struct Checkpoint {
     document: Document,
     variables: BTreeMap<String, Tensor>,
+    output_covariance: Option<Tensor>,
     moments: BTreeMap<String, Moments>,
 }
 
@@ -92,9 +101,9 @@ impl Checkpoint {
     ) -> Result<Self> {
         let mut variables = BTreeMap::new();
         for (name, var) in lock(vars).iter() {
-            if name.starts_with("optimizer.") {
+            if name.starts_with("optimizer.") || name == OUTPUT_COVARIANCE {
                 return Err(Error::Mismatch(format!(
-                    "the variable {name:?} has a name that is kept for the optimizer"
+                    "the variable {name:?} has a name that checkpoints reserve"
                 )));
             }
             let copy = var.as_detached_tensor().copy()?;
@@ -110,8 +119,7 @@ impl Checkpoint {
             moments.insert(name, state);
         }
         let steps = |moments: &BTreeMap<String, Moments>| {
-            let steps = moments.iter().map(|(name, m)| (name.clone(), m.steps));
-            steps.collect()
+            moments.iter().map(|(name, moments)| (name.clone(), moments.steps)).collect()
         };
         let layers = posterior
             .specs()
@@ -134,12 +142,13 @@ impl Checkpoint {
                 optimizer_steps: optimizer.map(|_| steps(&moments)),
             },
             variables,
+            output_covariance: posterior.output_covariance(),
             moments,
         })
     }
 
-    /// Writes the checkpoint. The file appears whole or not at all: a file that was there before
-    /// stays until then.
+    /// Writes the checkpoint, whole or not at all: an existing file is replaced only once the new
+    /// one is complete.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let document = serde_json::to_string(&self.document).map_err(|error| Error::Malformed {
@@ -150,6 +159,7 @@ impl Checkpoint {
         for (name, tensor) in &self.variables {
             tensors.push((name.clone(), tensor));
         }
+        tensors.extend(self.output_covariance.iter().map(|t| (OUTPUT_COVARIANCE.to_string(), t)));
         for (name, moments) in &self.moments {
             tensors.push((format!("{FIRST}{name}"), &moments.first));
             tensors.push((format!("{SECOND}{name}"), &moments.second));
@@ -157,7 +167,7 @@ impl Checkpoint {
         file::write(path, METADATA_KEY, document, &tensors)
     }
 
-    /// Reads a checkpoint. The file may come from anywhere: whatever is wrong with it is an error.
+    /// Reads a checkpoint. The file is not trusted: whatever is wrong with it is an error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let malformed = |reason: String| Error::Malformed { path: path.to_path_buf(), reason };
@@ -165,7 +175,7 @@ impl Checkpoint {
         let Some(text) = metadata.remove(METADATA_KEY) else {
             return Err(malformed("it holds tensors but no vmf document".into()));
         };
-        // The version is looked at before the rest, which another version may have changed.
+        // The version is checked before the rest, which may differ in another version.
         #[derive(Deserialize)]
         struct Header {
             format: String,
@@ -177,10 +187,11 @@ impl Checkpoint {
             let format = header.format;
             return Err(malformed(format!("its document is of format {format:?}")));
         }
-        if header.version != FORMAT_VERSION {
+        if !(1..=FORMAT_VERSION).contains(&header.version) {
             return Err(Error::Version { found: header.version, supported: FORMAT_VERSION });
         }
-        let document: Document = serde_json::from_str(&text).map_err(not_ours)?;
+        let mut document: Document = serde_json::from_str(&text).map_err(not_ours)?;
+        document.version = FORMAT_VERSION;
         let mut moments = BTreeMap::new();
         for (name, &steps) in document.optimizer_steps.iter().flatten() {
             let mut take = |prefix: &str| {
@@ -194,12 +205,16 @@ impl Checkpoint {
         if let Some(stray) = tensors.keys().find(|name| name.starts_with("optimizer.")) {
             return Err(malformed(format!("{stray:?} belongs to no parameter of its document")));
         }
-        let checkpoint = Self { document, variables: tensors, moments };
+        let output_covariance = tensors.remove(OUTPUT_COVARIANCE);
+        if header.version == 1 {
+            add_inherited_variances(&mut tensors)?;
+        }
+        let checkpoint = Self { document, variables: tensors, output_covariance, moments };
         checkpoint.summary().map_err(|error| malformed(error.to_string()))?;
         Ok(checkpoint)
     }
 
-    /// Where the run stood.
+    /// Where training stood.
     pub fn progress(&self) -> &Progress {
         &self.document.progress
     }
@@ -209,7 +224,7 @@ impl Checkpoint {
         &self.variables
     }
 
-    /// A builder over the variables, for inference: no training, no optimizer.
+    /// A builder over the variables, for inference. What it builds cannot be trained.
     pub fn var_builder(&self, dtype: DType, device: &Device) -> VarBuilder<'static> {
         let tensors = self.variables.clone().into_iter().collect();
         VarBuilder::from_tensors(tensors, dtype, device)
@@ -222,8 +237,7 @@ impl Checkpoint {
             *uses.entry(layer.rho.as_str()).or_insert(0) += 1;
         }
         let layers = self.document.layers.iter().map(|layer| {
-            let wrong =
-                |reason: String| Error::Shape { what: format!("layer {:?}", layer.name), reason };
+            let wrong = |reason: String| Error::shape(format!("layer {:?}", layer.name), reason);
             let Some(rho) = self.variables.get(&layer.rho) else {
                 return Err(wrong(format!("its parameter {:?} is missing", layer.rho)));
             };
@@ -231,7 +245,7 @@ impl Checkpoint {
                 .ok_or_else(|| wrong(format!("unknown form {:?}", layer.parameterization)))?;
             let rho = rho.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
             let sigmas: Vec<f64> = rho.iter().map(|&rho| parameterization.sigma(rho)).collect();
-            LayerSummary::new(crate::summary::Learned {
+            LayerSummary::new(Learned {
                 name: layer.name.clone(),
                 dim: layer.dim,
                 units: layer.units,
@@ -243,12 +257,24 @@ impl Checkpoint {
         Ok(Summary::new(layers.collect::<Result<_>>()?))
     }
 
-    /// Puts the state back into a model built as the captured one was, and into its optimizer.
+    /// The covariance of the model's outputs, for
+    /// [`Posterior::set_output_covariance`](crate::posterior::Posterior::set_output_covariance).
+    pub fn output_covariance(&self) -> Option<&Tensor> {
+        self.output_covariance.as_ref()
+    }
+
+    /// Restores the variables of a model that was built as the captured one was, what its posterior
+    /// knows of its outputs, and the moments of its optimizer.
     ///
-    /// Names, shapes and dtypes are compared first: if one does not fit, it is named and nothing is
-    /// changed.
-    pub fn restore(&self, vars: &VarMap, optimizer: Option<&mut Adam>) -> Result<()> {
-        assign::check(vars, &self.variables)?;
+    /// Names, shapes and dtypes are compared first. If one does not fit, the error names it and
+    /// nothing changes.
+    pub fn restore(
+        &self,
+        vars: &VarMap,
+        posterior: &Posterior,
+        optimizer: Option<&mut Adam>,
+    ) -> Result<()> {
+        check(vars, &self.variables)?;
         if let Some(adam) = optimizer {
             if self.document.optimizer_steps.is_none() {
                 let reason = "it has no optimizer state: pass `None` to take the weights alone";
@@ -256,8 +282,25 @@ impl Checkpoint {
             }
             adam.load_state(self.moments.clone().into_iter().collect())?;
         }
-        assign::assign(vars, &self.variables)
+        if let Some(covariance) = &self.output_covariance {
+            posterior.set_output_covariance(covariance)?;
+        }
+        assign(vars, &self.variables)
     }
+}
+
+/// Adds to the tensors of a file of version 1 what its normalizations have since: inherited
+/// variances, which are zero until they are measured.
+fn add_inherited_variances(tensors: &mut BTreeMap<String, Tensor>) -> Result<()> {
+    let beside = |(name, tensor): (&String, &Tensor)| {
+        let path = name.strip_suffix("noise_free_var")?;
+        Some((format!("{path}inherited_var"), tensor.clone()))
+    };
+    let found: Vec<_> = tensors.iter().filter_map(beside).collect();
+    for (name, tensor) in found {
+        tensors.insert(name, tensor.zeros_like()?);
+    }
+    Ok(())
 }
 
 fn parameterization_name(parameterization: Parameterization) -> String {

@@ -1,45 +1,60 @@
-//! The settings of a variational unit.
+//! The settings of a variational layer.
 
-use crate::error::Error;
-use crate::ops::Activation;
-use crate::sigma::{Sigma, SigmaConfig};
+use crate::error::check_setting;
+use crate::posterior::{Parameterization, Sigma, SigmaConfig};
 use candle_core::Result;
-use vmf_core::Parameterization;
 
-/// What keeps the length of a weight from mattering.
+/// What follows normalization and noise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    Identity,
+    /// `max(y, 0)`, in the same pass over memory.
+    Relu,
+}
+
+/// How the length of a weight, which the normalization removes, is kept fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum WeightConstraint {
-    /// Each unit's weight is a point on the unit sphere. The normalization behind it removes any
-    /// scale in the forward pass, so nothing is computed there: [`Adam`](crate::Adam) moves
-    /// along the sphere and stays on it.
+    /// Each unit's weight is a point on the unit sphere. The forward pass computes nothing for it:
+    /// [`Adam`](crate::train::Adam) moves along the sphere and stays on it.
     #[default]
     Sphere,
-    /// Each unit's weight is `gain * v / |v|` with a free v: for optimizers that know nothing of
-    /// spheres.
+    /// Each unit's weight is `gain * v / |v|` with a free v, for any optimizer.
     WeightNorm {
         /// The fixed length of each unit's weight.
         gain: f64,
     },
 }
 
-/// The settings of a [`VmfLinear`](crate::VmfLinear), and of the unit inside a
-/// [`VmfConv2d`](crate::VmfConv2d).
+/// The settings of a variational layer, [`vmf_linear`](super::vmf_linear) or
+/// [`vmf_conv2d`](super::vmf_conv2d). They can be given in any order.
 ///
 /// ```
-/// use vmf_candle::{Parameterization, VmfConfig};
-/// let paper = VmfConfig::default().relu();
-/// let mine = VmfConfig::default().relu().sigma(0.3).groups(4).parameterization(Parameterization::Softplus);
+/// use vmf_candle::posterior::Parameterization;
+/// use vmf_candle::prelude::*;
+/// let paper = VmfConfig::default().relu().padding(1);
+/// let other = VmfConfig::default().stride(2).groups(2).sigma(0.3).sigma_groups(4);
+/// let other = other.parameterization(Parameterization::Softplus).relu();
 /// ```
+///
+/// `padding`, `stride`, `dilation` and `groups` are settings of a convolution, as in Candle:
+/// `vmf_linear` refuses them.
 #[derive(Clone, Debug)]
 pub struct VmfConfig {
-    pub(crate) sigma: SigmaConfig,
-    pub(crate) shared: Option<Sigma>,
-    pub(crate) activation: Activation,
-    pub(crate) constraint: WeightConstraint,
-    pub(crate) affine: bool,
-    pub(crate) eps: f64,
-    pub(crate) momentum: f64,
-    pub(crate) norm_at: Option<String>,
+    pub(super) sigma: SigmaConfig,
+    pub(super) shared: Option<Sigma>,
+    pub(super) activation: Activation,
+    pub(super) constraint: WeightConstraint,
+    pub(super) affine: bool,
+    pub(super) eps: f64,
+    pub(super) momentum: f64,
+    pub(super) norm_at: Option<String>,
+    pub(super) padding: usize,
+    pub(super) stride: usize,
+    pub(super) dilation: usize,
+    pub(super) groups: usize,
 }
 
 impl Default for VmfConfig {
@@ -53,6 +68,10 @@ impl Default for VmfConfig {
             eps: 1e-5,
             momentum: 0.1,
             norm_at: None,
+            padding: 0,
+            stride: 1,
+            dilation: 1,
+            groups: 1,
         }
     }
 }
@@ -63,18 +82,18 @@ impl VmfConfig {
         self.activation(Activation::Relu)
     }
 
-    /// What follows the noise.
+    /// The activation after the noise (none by default).
     pub fn activation(self, activation: Activation) -> Self {
         Self { activation, ..self }
     }
 
-    /// sigma_eff before training (0.1 if not said).
+    /// sigma_eff before training (0.1 by default).
     pub fn sigma(mut self, initial: f64) -> Self {
         self.sigma.initial = initial;
         self
     }
 
-    /// How sigma_eff is kept positive (`exp` if not said).
+    /// How sigma_eff is kept positive (`exp` by default).
     pub fn parameterization(mut self, parameterization: Parameterization) -> Self {
         self.sigma.parameterization = parameterization;
         self
@@ -82,7 +101,7 @@ impl VmfConfig {
 
     /// A sigma_eff for each of `groups` equal groups of neighbouring channels, instead of one for
     /// the layer.
-    pub fn groups(mut self, groups: usize) -> Self {
+    pub fn sigma_groups(mut self, groups: usize) -> Self {
         self.sigma.groups = groups;
         self
     }
@@ -93,107 +112,95 @@ impl VmfConfig {
         self
     }
 
-    /// Uses this parameter, in place of one of the layer's own: give the same one to each layer
-    /// that is to share it.
+    /// Uses this parameter instead of one of the layer's own. Layers that are given the same
+    /// parameter share it.
     pub fn shared(self, sigma: &Sigma) -> Self {
         Self { shared: Some(sigma.clone()), ..self }
     }
 
-    /// What keeps the length of a weight from mattering.
+    /// How the length of a weight is kept fixed.
     pub fn constraint(self, constraint: WeightConstraint) -> Self {
         Self { constraint, ..self }
     }
 
-    /// Adds a learned gain and shift a channel after the noise: `gain * (BN(u) + sigma eps) +
-    /// shift`. The paper has none; a network converted from one with affine normalization needs
-    /// them. sigma_eff keeps its meaning.
+    /// Adds a learned gain and shift per channel after the noise: `gain * (BN(u) + sigma z) +
+    /// shift`. The paper has none. A network that was converted from one with affine normalization
+    /// needs them. sigma_eff keeps its meaning.
     pub fn affine(self) -> Self {
         Self { affine: true, ..self }
     }
 
-    /// Added to the variance under the root (1e-5 if not said).
+    /// The constant that is added to the variance under the root (1e-5 by default).
     pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
 
-    /// The weight of a new batch in the running statistics (0.1 if not said).
+    /// The weight of a new batch in the running statistics (0.1 by default).
     pub fn momentum(self, momentum: f64) -> Self {
         Self { momentum, ..self }
     }
 
-    /// Keeps the normalization's tensors beside the layer under this name, in place of `norm`
-    /// inside it. A layer at `features.0` with `norm_at("1")` has its running mean at
+    /// Puts the normalization's tensors beside the layer under this name, instead of inside it
+    /// under `norm`. A layer at `features.0` with `norm_at("1")` has its running mean at
     /// `features.1.running_mean`, as torchvision's VGG does.
     pub fn norm_at(self, name: impl Into<String>) -> Self {
         Self { norm_at: Some(name.into()), ..self }
     }
 
-    /// The same unit in a convolution with this padding.
-    pub fn padding(self, padding: usize) -> VmfConv2dConfig {
-        VmfConv2dConfig::from(self).padding(padding)
-    }
-
-    /// The same unit in a convolution with this stride.
-    pub fn stride(self, stride: usize) -> VmfConv2dConfig {
-        VmfConv2dConfig::from(self).stride(stride)
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        let setting = |name, value: f64, requirement| Error::Setting {
-            name,
-            value: value.to_string(),
-            requirement,
-        };
-        if !(self.eps > 0.0 && self.eps.is_finite()) {
-            Err(setting("eps", self.eps, "it must be positive"))?
-        }
-        if !(self.momentum > 0.0 && self.momentum <= 1.0) {
-            Err(setting("momentum", self.momentum, "it must lie in (0, 1]"))?
-        }
-        if let WeightConstraint::WeightNorm { gain } = self.constraint
-            && !(gain > 0.0 && gain.is_finite())
-        {
-            Err(setting("the gain of weight normalization", gain, "it must be positive"))?
-        }
-        Ok(())
-    }
-}
-
-/// The settings of a [`VmfConv2d`](crate::VmfConv2d): a unit, and how its kernel moves.
-#[derive(Clone, Debug)]
-pub struct VmfConv2dConfig {
-    pub(crate) unit: VmfConfig,
-    pub(crate) padding: usize,
-    pub(crate) stride: usize,
-    pub(crate) dilation: usize,
-    pub(crate) groups: usize,
-}
-
-impl From<VmfConfig> for VmfConv2dConfig {
-    fn from(unit: VmfConfig) -> Self {
-        Self { unit, padding: 0, stride: 1, dilation: 1, groups: 1 }
-    }
-}
-
-impl VmfConv2dConfig {
-    /// Pixels of zeros on each side (0 if not said).
+    /// Zeros around each image, on each side (0 by default).
     pub fn padding(self, padding: usize) -> Self {
         Self { padding, ..self }
     }
 
-    /// Pixels between neighbouring outputs (1 if not said).
+    /// Pixels between neighbouring outputs (1 by default).
     pub fn stride(self, stride: usize) -> Self {
         Self { stride, ..self }
     }
 
-    /// Pixels between neighbouring weights (1 if not said).
+    /// Pixels between neighbouring elements of the kernel (1 by default).
     pub fn dilation(self, dilation: usize) -> Self {
         Self { dilation, ..self }
     }
 
-    /// Splits input and output channels into groups that do not see each other (1 if not said). D
-    /// shrinks with them.
-    pub fn channel_groups(self, groups: usize) -> Self {
+    /// Splits input and output channels into groups that are convolved separately (1 by default).
+    /// D, the number of inputs of a unit, is that of one group.
+    pub fn groups(self, groups: usize) -> Self {
         Self { groups, ..self }
+    }
+
+    /// Checks the settings of every layer.
+    pub(super) fn check(&self) -> Result<()> {
+        let valid = self.eps > 0.0 && self.eps.is_finite();
+        check_setting(valid, "eps", self.eps, "it must be positive")?;
+        let valid = self.momentum > 0.0 && self.momentum <= 1.0;
+        check_setting(valid, "momentum", self.momentum, "it must lie in (0, 1]")?;
+        if let WeightConstraint::WeightNorm { gain } = self.constraint {
+            let (valid, name) =
+                (gain > 0.0 && gain.is_finite(), "the gain of weight normalization");
+            check_setting(valid, name, gain, "it must be positive")?;
+        }
+        Ok(())
+    }
+
+    /// Checks that no setting of convolutions is set.
+    pub(super) fn check_linear(&self) -> Result<()> {
+        let no_linear = "it is a setting of convolutions: a linear layer does not have it";
+        check_setting(self.padding == 0, "padding", self.padding, no_linear)?;
+        check_setting(self.stride == 1, "stride", self.stride, no_linear)?;
+        check_setting(self.dilation == 1, "dilation", self.dilation, no_linear)?;
+        let requirement = "it splits the channels of a convolution: `sigma_groups` sets how many groups of units have their own sigma_eff";
+        Ok(check_setting(self.groups == 1, "groups", self.groups, requirement)?)
+    }
+
+    /// Checks the settings of a convolution with this many channels and kernels of this side.
+    pub(super) fn check_conv2d(&self, inputs: usize, outputs: usize, kernel: usize) -> Result<()> {
+        let Self { stride, dilation, groups, .. } = *self;
+        let sizes = [("kernel", kernel), ("stride", stride), ("dilation", dilation)];
+        for (name, value) in sizes {
+            check_setting(value > 0, name, value, "it must be at least 1")?;
+        }
+        let divides = |channels: usize| groups > 0 && channels.is_multiple_of(groups);
+        let requirement = "it must divide the input and the output channels";
+        Ok(check_setting(divides(inputs) && divides(outputs), "groups", groups, requirement)?)
     }
 }

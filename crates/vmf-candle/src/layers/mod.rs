@@ -1,20 +1,24 @@
 //! Layers: the paper's unit as a linear and a convolutional layer, noise for models with
-//! normalizations of their own, and a container to chain them.
+//! normalizations of their own, chains of layers, and seeded initialisation.
 
+mod chain;
 mod config;
 mod conv2d;
 mod conv_stack;
+mod init;
 mod linear;
 mod noise;
 mod norm;
-mod sequential;
+mod relu;
+mod unit;
 mod weight;
 
-pub use config::{VmfConfig, VmfConv2dConfig, WeightConstraint};
+pub use chain::{Chain, Deterministic};
+pub use config::{Activation, VmfConfig, WeightConstraint};
 pub use conv_stack::ConvStack;
 pub use conv2d::{VmfConv2d, vmf_conv2d};
+pub use init::seeded;
 pub use linear::{VmfLinear, vmf_linear};
 pub use noise::{NoiseLayer, NoiseLayerConfig, noise_layer};
-pub use norm::BatchNorm;
-pub use sequential::{Deterministic, Sequential};
-pub(crate) use weight::unit_rows;
+pub use norm::NormStats;
+pub use relu::{ReluLayer, relu_layer};

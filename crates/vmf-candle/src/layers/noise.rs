@@ -1,23 +1,22 @@
-//! Noise to put after a normalization that a model already has.
+//! Noise for models that have a normalization already.
 
-use crate::error::Error;
-use crate::ops::{Activation, BnNoise, bn_noise_eval};
+use crate::dtype::stable_dtype;
+use crate::error::{Error, check_shape};
+use crate::ops::{Statistics, bn_noise_config, bn_noise_eval};
 use crate::pass::{Forward, Pass};
-use crate::posterior::{LayerSpec, Posterior};
-use crate::sigma::{Sigma, SigmaConfig, stable_dtype};
+use crate::posterior::{LayerSpec, Posterior, Sigma, SigmaConfig};
 use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
-/// `y = x + sigma_eff * eps`: the noise of a variational unit by itself.
+/// `y = x + sigma_eff * z`: the noise of a variational unit by itself.
 ///
-/// It belongs right after a normalization (batch, layer, group or RMS) without affine parameters,
-/// or before them, because sigma_eff is measured against values of unit variance. Behind the
-/// normalization stands a weight whose scale it removes, and the posterior is over that weight's
-/// directions: D and M are those of that weight.
+/// It belongs right after a normalization (batch, layer, group or RMS), before its gain and shift
+/// if it has any, because sigma_eff is relative to values of unit variance. The posterior is over
+/// the directions of the weight in front of the normalization: D and M are those of that weight.
 ///
 /// # Shapes
-/// Any; the output is as the input. Only groups of channels ask where the channels are: in
-/// dimension [`NoiseLayerConfig::channel_dim`].
+/// The input may have any shape; the output has the same. The channels are in dimension
+/// [`NoiseLayerConfig::channel_dim`].
 #[derive(Clone, Debug)]
 pub struct NoiseLayer {
     name: String,
@@ -34,12 +33,12 @@ pub struct NoiseLayerConfig {
     pub dim: usize,
     /// M: how many units that weight has.
     pub units: usize,
-    /// The dimension along which the units lie: 1 for images (N, C, H, W), the last one for (N, T,
-    /// C). Matters only where sigma has groups.
+    /// The dimension of the units: 1 for images (N, C, H, W), 2 for sequences (N, T, C). It
+    /// matters for sigma groups only.
     pub channel_dim: usize,
     /// How the noise is parameterized.
     pub sigma: SigmaConfig,
-    /// A parameter shared with other layers, in place of one of the layer's own.
+    /// A parameter that is shared with other layers, instead of one of the layer's own.
     pub shared: Option<Sigma>,
 }
 
@@ -56,10 +55,10 @@ impl NoiseLayerConfig {
             [units, inputs @ ..] if !inputs.is_empty() => {
                 Ok(Self::new(inputs.iter().product(), *units))
             }
-            dims => Err(Error::Shape {
-                what: "the weight before a noise layer".into(),
-                reason: format!("expected (units, inputs, ...), got {dims:?}"),
-            })?,
+            dims => {
+                let reason = format!("expected (units, inputs, ...), got {dims:?}");
+                Err(Error::shape("the weight before a noise layer", reason))?
+            }
         }
     }
 }
@@ -94,40 +93,22 @@ impl NoiseLayer {
 
 impl Forward for NoiseLayer {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let Some(noise) = pass.noise(self.stream)? else {
+        let Some(noise) = pass.noise(self.stream, xs.dims())? else {
             return Ok(xs.clone());
         };
-        if xs.dims().get(self.channel_dim) != Some(&self.units) {
-            Err(Error::Shape {
-                what: format!("noise layer {:?}", self.name),
-                reason: format!(
-                    "expected {} channels in dimension {}, got {:?}",
-                    self.units,
-                    self.channel_dim,
-                    xs.dims()
-                ),
-            })?
-        }
-        let batch = xs.dim(0)?;
-        if !batch.is_multiple_of(noise.folded) {
-            Err(Error::Shape {
-                what: format!("noise layer {:?}", self.name),
-                reason: format!(
-                    "a batch of {batch} cannot hold {} Monte Carlo samples",
-                    noise.folded
-                ),
-            })?
-        }
+        let Self { units, channel_dim, .. } = *self;
+        let valid = xs.dims().get(channel_dim) == Some(&units);
+        check_shape(valid, format_args!("noise layer {:?}", self.name), || {
+            format!("expected {units} channels in dimension {channel_dim}, got {:?}", xs.dims())
+        })?;
         // Noise is numbered by the row-major index, which does not change when neighbouring
         // dimensions are merged.
-        let before: usize = xs.dims()[..self.channel_dim].iter().product();
-        let dtype = stable_dtype(xs.dtype());
-        let zeros = Tensor::zeros(self.units, dtype, xs.device())?;
-        let ones = zeros.ones_like()?;
-        // With mean 0, variance 1 and eps 0 the fused operation adds noise and does nothing else.
-        let op = BnNoise { eps: 0.0, activation: Activation::Identity, noise: Some(noise) };
-        let sigma = self.sigma.sigma()?;
-        let flat = xs.reshape((before, self.units, ()))?;
-        bn_noise_eval(&flat, &sigma, &zeros, &ones, &op)?.reshape(xs.shape())
+        let before: usize = xs.dims()[..channel_dim].iter().product();
+        let flat = xs.reshape((before, units, ()))?;
+        // With mean 0, variance 1 and eps 0 the operation adds noise and does nothing else.
+        let mean = Tensor::zeros(units, stable_dtype(xs.dtype()), xs.device())?;
+        let statistics = Statistics { var: mean.ones_like()?, mean };
+        let (sigma, config) = (self.sigma.sigma()?, bn_noise_config(&flat)?.eps(0.0));
+        bn_noise_eval(&flat, &sigma, &statistics, &config, Some(noise))?.reshape(xs.shape())
     }
 }

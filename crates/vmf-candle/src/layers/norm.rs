@@ -1,26 +1,31 @@
-//! Batch normalization without affine parameters, with the two sets of running statistics that a
-//! noisy network needs.
+//! What the normalization of a noisy network remembers: two sets of running statistics, the noise
+//! that it inherits, and its gain and shift.
 //!
-//! Statistics collected under noise do not fit a pass without it: noise in one layer widens the
-//! inputs of the next. So each normalization keeps two sets. `running_mean` and `running_var` are
-//! collected in training and serve Monte Carlo passes. `noise_free_mean` and `noise_free_var` serve
-//! the mean pass: [`reestimate`](crate::reestimate) measures them with noise off, and until it has,
-//! they follow training like the others.
+//! Statistics that were collected under noise do not fit a pass without it: noise in one layer
+//! widens the distribution of the next layer's inputs. So each normalization keeps two sets.
+//! `running_mean` and `running_var` are collected in training and serve Monte Carlo passes.
+//! `noise_free_mean` and `noise_free_var` serve the mean pass.
+//! [`reestimate`](crate::predict::reestimate) measures them with noise off; until then they follow
+//! training like the others.
+//!
+//! The third thing a normalization remembers is `inherited_var`: how much its output varies over
+//! draws of the weights *in front of* this layer, one value per channel. The expected pass needs it.
+//! `reestimate` measures it too.
 
-use crate::error::Error;
-use crate::ops::{Activation, BatchStatistics, BnNoise, UnitArguments, bn_noise, bn_noise_eval};
-use crate::pass::{Pass, Statistics};
-use crate::sigma::stable_dtype;
+use crate::dtype::stable_dtype;
+use crate::error::check_setting;
+use crate::ops::Statistics;
+use crate::pass::StatisticsSource;
 use candle_core::{Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 
-/// A normalization over the batch and all positions of a channel, followed by noise.
+/// The tensors of a layer's normalization, apart from those of the noise.
 #[derive(Clone, Debug)]
-pub struct BatchNorm {
+pub struct NormStats {
     noisy: Running,
     noise_free: Running,
+    inherited_var: Var,
     affine: Option<(Tensor, Tensor)>,
-    eps: f64,
     momentum: f64,
 }
 
@@ -40,24 +45,33 @@ impl Running {
         Ok(Self { mean: get(mean, 0.0)?, var: get(var, 1.0)? })
     }
 
-    /// `running <- (1 - weight) running + weight batch`, with the unbiased variance, as PyTorch
-    /// does.
-    fn update(&self, batch: &BatchStatistics, weight: f64) -> Result<()> {
-        let count = batch.count as f64;
-        let mix = |running: &Var, batch: &Tensor, scale: f64| -> Result<()> {
-            let batch = (batch.to_dtype(running.dtype())? * (weight * scale))?;
-            let kept = (running.as_detached_tensor() * (1.0 - weight))?;
-            running.set(&(kept + batch)?)
-        };
-        mix(&self.mean, &batch.mean, 1.0)?;
-        mix(&self.var, &batch.var, count / (count - 1.0))
+    fn statistics(&self) -> Statistics {
+        let Self { mean, var } = self;
+        Statistics { mean: mean.as_detached_tensor(), var: var.as_detached_tensor() }
+    }
+
+    /// `running <- (1 - weight) running + weight batch`, with the unbiased variance of `count`
+    /// values per channel, as PyTorch does.
+    fn update(&self, batch: &Statistics, count: usize, weight: f64) -> Result<()> {
+        let count = count as f64;
+        mix(&self.mean, &batch.mean, 1.0, weight)?;
+        mix(&self.var, &batch.var, count / (count - 1.0), weight)
     }
 }
 
-impl BatchNorm {
+/// `running <- (1 - weight) running + weight scale new`. With weight 1 nothing of the old value is
+/// left, not even a NaN.
+pub(super) fn mix(running: &Var, new: &Tensor, scale: f64, weight: f64) -> Result<()> {
+    let new = (new.to_dtype(running.dtype())? * (weight * scale))?;
+    if weight == 1.0 {
+        return running.set(&new);
+    }
+    running.set(&((running.as_detached_tensor() * (1.0 - weight))? + new)?)
+}
+
+impl NormStats {
     pub(super) fn new(
         channels: usize,
-        eps: f64,
         momentum: f64,
         affine: bool,
         vb: &VarBuilder,
@@ -72,127 +86,77 @@ impl BatchNorm {
         Ok(Self {
             noisy: Running::new(channels, "running_mean", "running_var", vb)?,
             noise_free: Running::new(channels, "noise_free_mean", "noise_free_var", vb)?,
+            inherited_var: inherited_var(channels, vb)?,
             affine,
-            eps,
             momentum,
         })
     }
 
-    /// Running mean and unbiased variance collected under noise.
-    pub fn running(&self) -> (Tensor, Tensor) {
-        let Running { mean, var } = &self.noisy;
-        (mean.as_detached_tensor(), var.as_detached_tensor())
+    /// Running mean and unbiased variance, collected under noise.
+    pub fn running(&self) -> Statistics {
+        self.noisy.statistics()
     }
 
     /// Running mean and unbiased variance for the mean pass.
-    pub fn noise_free(&self) -> (Tensor, Tensor) {
-        let Running { mean, var } = &self.noise_free;
-        (mean.as_detached_tensor(), var.as_detached_tensor())
+    pub fn noise_free(&self) -> Statistics {
+        self.noise_free.statistics()
     }
 
-    /// Gain and shift a channel, where the layer has them.
+    /// The variance of the normalized value over draws of the weights in front of this layer, one
+    /// value per channel; 0 before [`reestimate`](crate::predict::reestimate).
+    pub fn inherited_var(&self) -> Tensor {
+        self.inherited_var.as_detached_tensor()
+    }
+
+    /// Averages a measurement of the inherited variance in.
+    pub(super) fn record_inherited(&self, var: &Tensor, weight: f64) -> Result<()> {
+        mix(&self.inherited_var, var, 1.0, weight)
+    }
+
+    /// Gain and shift per channel, if the layer has them.
     pub fn affine(&self) -> Option<&(Tensor, Tensor)> {
         self.affine.as_ref()
     }
 
-    /// `act(gain * (normalize(u) + sigma * noise) + shift)`, by the statistics that the pass asks
-    /// for.
-    pub(super) fn forward(
+    /// The running statistics that a pass uses. `None` if it uses those of the batch.
+    pub(super) fn running_for(&self, source: StatisticsSource) -> Option<Statistics> {
+        match source {
+            StatisticsSource::RunningNoisy => Some(self.running()),
+            StatisticsSource::RunningNoiseFree => Some(self.noise_free()),
+            StatisticsSource::Batch | StatisticsSource::Recorded { .. } => None,
+        }
+    }
+
+    /// Moves the running statistics towards those of a batch with `count` values per channel.
+    pub(super) fn update(
         &self,
-        input: &impl Normalize,
-        stream: u32,
-        activation: Activation,
-        pass: &Pass,
-    ) -> Result<Tensor> {
-        let op = BnNoise {
-            eps: self.eps,
-            // An affine map stands between the noise and the activation.
-            activation: match self.affine {
-                None => activation,
-                Some(_) => Activation::Identity,
-            },
-            noise: pass.noise(stream)?,
-        };
-        let y = match pass.statistics() {
-            Statistics::RunningNoisy => input.by_given(&self.noisy.mean, &self.noisy.var, &op)?,
-            Statistics::RunningNoiseFree => {
-                input.by_given(&self.noise_free.mean, &self.noise_free.var, &op)?
+        source: StatisticsSource,
+        batch: &Statistics,
+        count: usize,
+    ) -> Result<()> {
+        match source {
+            StatisticsSource::Batch => {
+                self.noisy.update(batch, count, self.momentum)?;
+                self.noise_free.update(batch, count, self.momentum)
             }
-            Statistics::Batch => {
-                let (y, batch) = input.by_batch(&op)?;
-                self.noisy.update(&batch, self.momentum)?;
-                self.noise_free.update(&batch, self.momentum)?;
-                y
-            }
-            Statistics::Recorded { weight } => {
-                let (y, batch) = input.by_batch(&op)?;
-                self.noise_free.update(&batch, weight)?;
-                y
-            }
-        };
-        let Some((gain, shift)) = &self.affine else {
-            return Ok(y);
-        };
-        let mut channels = vec![1; y.rank()];
-        channels[input.channel_dim()] = gain.elem_count();
-        let y = y
-            .broadcast_mul(&gain.reshape(&*channels)?)?
-            .broadcast_add(&shift.reshape(&*channels)?)?;
-        match activation {
-            Activation::Identity => Ok(y),
-            Activation::Relu => y.relu(),
+            StatisticsSource::Recorded { weight } => self.noise_free.update(batch, count, weight),
+            StatisticsSource::RunningNoisy | StatisticsSource::RunningNoiseFree => Ok(()),
         }
     }
 }
 
-/// Something that can be normalized: a tensor, or a convolution that is fused with its
-/// normalization.
-pub(super) trait Normalize {
-    /// By the statistics of its own batch.
-    fn by_batch(&self, op: &BnNoise) -> Result<(Tensor, BatchStatistics)>;
-
-    /// By given statistics.
-    fn by_given(&self, mean: &Tensor, var: &Tensor, op: &BnNoise) -> Result<Tensor>;
-
-    /// Where the channels are in the result.
-    fn channel_dim(&self) -> usize;
-}
-
-/// A tensor (N, C, ...) with the sigma of its noise.
-pub(super) struct Activations<'a> {
-    pub(super) u: &'a Tensor,
-    pub(super) sigma: &'a Tensor,
-}
-
-impl Normalize for Activations<'_> {
-    fn by_batch(&self, op: &BnNoise) -> Result<(Tensor, BatchStatistics)> {
-        bn_noise(self.u, self.sigma, op)
-    }
-
-    fn by_given(&self, mean: &Tensor, var: &Tensor, op: &BnNoise) -> Result<Tensor> {
-        bn_noise_eval(self.u, self.sigma, mean, var, op)
-    }
-
-    fn channel_dim(&self) -> usize {
-        1
+/// The inherited variance at the builder's path. Files from before there was one have none.
+pub(super) fn inherited_var(channels: usize, vb: &VarBuilder) -> Result<Var> {
+    let (name, dtype) = ("inherited_var", stable_dtype(vb.dtype()));
+    match vb.get_with_hints_dtype(channels, name, Init::Const(0.0), dtype) {
+        Ok(tensor) => Var::from_tensor(&tensor),
+        Err(_) if !vb.contains_tensor(name) => Var::zeros(channels, dtype, vb.device()),
+        Err(error) => Err(error),
     }
 }
 
-impl Normalize for UnitArguments<'_> {
-    fn by_batch(&self, op: &BnNoise) -> Result<(Tensor, BatchStatistics)> {
-        self.by_batch(op)
-    }
-
-    fn by_given(&self, mean: &Tensor, var: &Tensor, op: &BnNoise) -> Result<Tensor> {
-        self.by_given(mean, var, op)
-    }
-
-    fn channel_dim(&self) -> usize {
-        3
-    }
-}
-
-/// The builder at which a layer's normalization keeps its tensors.
+/// The builder for the tensors of a layer's normalization: inside the layer under `norm`, or beside
+/// the layer under a name.
 pub(super) fn norm_builder<'a>(
     vb: &VarBuilder<'a>,
     beside: Option<&str>,
@@ -202,13 +166,12 @@ pub(super) fn norm_builder<'a>(
     };
     let path = vb.prefix();
     let own = path.rsplit('.').next().unwrap_or_default();
-    if name.is_empty() || name == own {
-        Err(Error::Setting {
-            name: "the place of the normalization",
-            value: format!("{name:?}"),
-            requirement: "it must be a name beside the layer, other than the layer's own",
-        })?
-    }
+    check_setting(
+        !name.is_empty() && name != own,
+        "the place of the normalization",
+        format_args!("{name:?}"),
+        "it must be a name beside the layer, other than the layer's own",
+    )?;
     Ok(match path.rsplit_once('.') {
         Some((parent, _)) => vb.set_prefix(parent).pp(name),
         None => vb.root().pp(name),

@@ -1,305 +1,244 @@
 //! Normalization, noise and ReLU as one node of the graph.
 //!
 //! ```text
-//! y = act((u - mean) / sqrt(var + eps) + sigma_g * noise)
+//! y = act((u - mean) / sqrt(var + eps) + sigma_g z)
 //! ```
 //!
-//! The noise is never stored: the backward pass generates it again from its key. The statistics of
-//! the batch stay inside the op, since a Candle op has one output and no saved context.
+//! The noise z is never stored: the backward pass generates it again from its key. The statistics
+//! of the batch stay inside the node, since an operation of Candle has one output and no saved
+//! context.
 
-use super::bn_noise_reference::{bn_noise_eval_reference, bn_noise_reference};
-use super::{contiguous_slice, cpu_slice};
-use crate::error::Error;
-use crate::pass::LayerNoise;
-use crate::sigma::stable_dtype;
+use super::reference::{bn_noise_eval_reference, bn_noise_reference};
+use crate::dtype::stable_dtype;
+use crate::error::{Error, check_shape};
+use crate::storage::{contiguous_slice, cpu_slice};
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, WithDType};
 use half::{bf16, f16};
 use std::sync::{Arc, OnceLock};
-use vmf_kernels::bn_noise::{self as kernel, NoiseTerm, Saved, Statistics};
+use vmf_kernels::bn_noise::{self as kernel, Config, NoiseTerm};
 use vmf_kernels::noise::Noise;
 use vmf_kernels::{Element, Real};
 
-/// What follows normalization and noise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Activation {
-    /// Nothing.
-    #[default]
-    Identity,
-    /// `max(y, 0)`, in the same pass over memory.
-    Relu,
-}
-
-/// What to compute, apart from the tensors.
-#[derive(Clone, Copy, Debug)]
-pub struct BnNoise {
-    /// Added to the variance under the root.
-    pub eps: f64,
-    /// What follows.
-    pub activation: Activation,
-    /// The noise, or none.
-    pub noise: Option<LayerNoise>,
-}
-
-/// Mean and biased variance of each channel of a batch.
+/// Mean and variance of each channel. The variance of a batch is the biased one, that of a running
+/// estimate is unbiased, as in PyTorch.
 #[derive(Clone, Debug)]
-pub struct BatchStatistics {
-    /// The mean, one value a channel.
+pub struct Statistics {
+    /// The mean, one value per channel.
     pub mean: Tensor,
-    /// The variance divided by `count`, one value a channel.
+    /// The variance, one value per channel.
     pub var: Tensor,
-    /// How many elements each channel has: batch size times positions.
-    pub count: usize,
 }
 
-/// Normalizes `u`, of shape (N, C) or (N, C, ...), by its own batch, and adds noise.
+impl Statistics {
+    /// Statistics of a kernel, as tensors beside `tensor`.
+    pub(super) fn from_kernel(statistics: &kernel::Statistics, tensor: &Tensor) -> Result<Self> {
+        let dtype = stable_dtype(tensor.dtype());
+        let channels = |values: &[f64]| Tensor::new(values, tensor.device())?.to_dtype(dtype);
+        Ok(Self { mean: channels(&statistics.mean)?, var: channels(&statistics.var)? })
+    }
+
+    /// The same for a kernel on the CPU.
+    pub(super) fn to_kernel(&self) -> Result<kernel::Statistics> {
+        let values = |channels: &Tensor| channels.to_dtype(DType::F64)?.to_vec1();
+        Ok(kernel::Statistics { mean: values(&self.mean)?, var: values(&self.var)? })
+    }
+}
+
+/// The normalization of a tensor (N, C, ...), with eps = 1e-5 and without activation.
 ///
-/// `sigma` holds G values, where G divides C; channel c uses value `c / (C / G)`. Differentiable in
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// use vmf_candle::{Pass, ops};
+/// # fn main() -> candle_core::Result<()> {
+/// let u = Tensor::ones((8, 4, 5, 5), DType::F32, &Device::Cpu)?;
+/// let sigma = Tensor::new(&[0.1f32], &Device::Cpu)?;
+/// let noise = Pass::train(42, 0).noise(7, u.dims())?; // seed 42, step 0, stream 7
+/// let (y, batch) = ops::bn_noise(&u, &sigma, &ops::bn_noise_config(&u)?.relu(true), noise)?;
+/// assert_eq!((y.dims(), batch.mean.dims()), (&[8, 4, 5, 5][..], &[4][..]));
+/// # Ok(()) }
+/// ```
+pub fn bn_noise_config(u: &Tensor) -> Result<Config> {
+    let dims = u.dims();
+    check_shape(dims.len() >= 2, "batch normalization with noise", || {
+        format!("expected (batch, channels, ...), not {dims:?}")
+    })?;
+    Ok(Config::new(kernel::Shape::nchw(dims[0], dims[1], dims[2..].iter().product())))
+}
+
+/// Normalizes `u`, of shape (N, C) or (N, C, ...), with the statistics of the batch, and adds
+/// noise. Returns the statistics too.
+///
+/// `sigma` holds G values, where G divides C. Channel c uses value `c / (C / G)`. Differentiable in
 /// `u` and `sigma`.
-pub fn bn_noise(u: &Tensor, sigma: &Tensor, op: &BnNoise) -> Result<(Tensor, BatchStatistics)> {
-    let view = View::new(u, sigma, op)?;
-    check_count(view.count())?;
-    if !is_fused(u) {
-        return bn_noise_reference(u, sigma, op);
+pub fn bn_noise(
+    u: &Tensor,
+    sigma: &Tensor,
+    config: &Config,
+    noise: Option<Noise>,
+) -> Result<(Tensor, Statistics)> {
+    check(u, sigma, config)?;
+    check_batch(config)?;
+    if !has_kernel(u) {
+        return bn_noise_reference(u, sigma, config, noise);
     }
     let saved = Arc::default();
-    let fused = Fused { op: *op, view, saved: Arc::clone(&saved), given: None };
-    let y = u.contiguous()?.apply_op2(&real_sigma(sigma, u)?, fused)?;
-    let (mean, var) = match saved.get() {
-        Some(Kept::Cpu(statistics)) => {
-            let channels =
-                |values: &[f64]| Tensor::new(values, u.device())?.to_dtype(stable_dtype(u.dtype()));
-            (channels(&statistics.mean)?, channels(&statistics.var)?)
-        }
+    let node = BnNoise { config: *config, noise, given: None, saved: Arc::clone(&saved) };
+    let y = node.apply(u, sigma)?;
+    let statistics = match saved.get() {
+        Some(Saved::Cpu(statistics)) => Statistics::from_kernel(statistics, u)?,
         #[cfg(feature = "cuda")]
-        Some(Kept::Cuda(statistics)) => super::bn_noise_cuda::statistics(statistics, u.device())?,
-        None => candle_core::bail!("bn-noise: the forward pass kept no statistics"),
+        Some(Saved::Cuda(statistics)) => super::bn_noise_cuda::statistics(statistics, u.device())?,
+        None => candle_core::bail!("bn-noise: the forward pass saved no statistics"),
     };
-    let batch = BatchStatistics { mean, var, count: view.count() };
-    Ok((y, batch))
+    Ok((y, statistics))
 }
 
-/// Normalizes `u` by given statistics, one value a channel, and adds noise. Differentiable in `u`
-/// and `sigma`.
+/// [`bn_noise`] with given statistics, which are constants for the gradient.
 pub fn bn_noise_eval(
     u: &Tensor,
     sigma: &Tensor,
-    mean: &Tensor,
-    var: &Tensor,
-    op: &BnNoise,
+    statistics: &Statistics,
+    config: &Config,
+    noise: Option<Noise>,
 ) -> Result<Tensor> {
-    let view = View::new(u, sigma, op)?;
-    for statistic in [mean, var] {
-        if statistic.dims() != [view.channels] {
-            Err(Error::Shape {
-                what: "batch normalization".into(),
-                reason: format!(
-                    "statistics of shape {:?} for {} channels",
-                    statistic.dims(),
-                    view.channels
-                ),
-            })?
-        }
+    check(u, sigma, config)?;
+    for statistic in [&statistics.mean, &statistics.var] {
+        check_shape(statistic.dims() == [config.shape.channels], "batch normalization", || {
+            let (dims, channels) = (statistic.dims(), config.shape.channels);
+            format!("statistics of shape {dims:?} for {channels} channels")
+        })?;
     }
-    if !is_fused(u) {
-        return bn_noise_eval_reference(u, sigma, mean, var, op);
+    if !has_kernel(u) {
+        return bn_noise_eval_reference(u, sigma, statistics, config, noise);
     }
-    let fused =
-        Fused { op: *op, view, saved: Arc::default(), given: Some((mean.detach(), var.detach())) };
-    u.contiguous()?.apply_op2(&real_sigma(sigma, u)?, fused)
+    let Statistics { mean, var } = statistics;
+    let given = Some(Statistics { mean: mean.detach(), var: var.detach() });
+    BnNoise { config: *config, noise, given, saved: Arc::default() }.apply(u, sigma)
 }
 
-/// A batch has a variance from two values a channel on.
-pub(super) fn check_count(count: usize) -> Result<()> {
-    if count < 2 {
-        Err(Error::Shape {
-            what: "batch normalization".into(),
-            reason: "one value a channel has no variance: give it at least two examples".into(),
-        })?
+/// Checks what both the kernels and the reference rely on.
+fn check(u: &Tensor, sigma: &Tensor, config: &Config) -> Result<()> {
+    let (what, shape) = ("batch normalization with noise", config.shape);
+    if !matches!(u.dtype(), DType::F32 | DType::F64 | DType::BF16 | DType::F16) {
+        Err(Error::DType { what, dtype: u.dtype() })?
     }
-    Ok(())
+    check_shape(u.elem_count() > 0 && shape == bn_noise_config(u)?.shape, what, || {
+        format!("a tensor {:?} is empty or does not have the shape {shape:?}", u.dims())
+    })?;
+    let (groups, channels) = (sigma.dims1()?, shape.channels);
+    Ok(check_shape(groups > 0 && channels.is_multiple_of(groups), what, || {
+        format!(
+            "{groups} values of sigma for {channels} channels: the first must divide the second"
+        )
+    })?)
 }
 
-/// Whether there is a kernel for this tensor. Elsewhere Candle's own operations serve.
-fn is_fused(u: &Tensor) -> bool {
+/// A batch has a variance if each channel has at least two values.
+pub(super) fn check_batch(config: &Config) -> Result<()> {
+    let valid = config.shape.elements_per_channel() >= 2;
+    Ok(check_shape(valid, "batch normalization", || {
+        "one value per channel has no variance: the batch needs at least two examples".into()
+    })?)
+}
+
+/// Whether there is a kernel for this tensor. Elsewhere Candle's own operations compute the same.
+fn has_kernel(u: &Tensor) -> bool {
     let on_cuda = cfg!(feature = "cuda") && u.device().is_cuda() && u.dtype() != DType::F64;
     u.device().is_cpu() || on_cuda
 }
 
-/// sigma in the type that the kernel computes in.
-fn real_sigma(sigma: &Tensor, u: &Tensor) -> Result<Tensor> {
-    sigma.to_dtype(stable_dtype(u.dtype()))?.contiguous()
-}
-
-/// The logical shape (N, C, S) of a tensor.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct View {
-    pub(super) batch: usize,
-    pub(super) channels: usize,
-    pub(super) spatial: usize,
-}
-
-impl View {
-    /// Checks everything that either path relies on.
-    pub(super) fn new(u: &Tensor, sigma: &Tensor, op: &BnNoise) -> Result<Self> {
-        let refuse =
-            |reason: String| Error::Shape { what: "batch normalization with noise".into(), reason };
-        if u.rank() < 2 || u.elem_count() == 0 {
-            Err(refuse(format!(
-                "expected (batch, channels, ...) with no empty dimension, not {:?}",
-                u.dims()
-            )))?
-        }
-        if !matches!(u.dtype(), DType::F32 | DType::F64 | DType::BF16 | DType::F16) {
-            Err(Error::DType { what: "batch normalization with noise", dtype: u.dtype() })?
-        }
-        let (batch, channels) = (u.dims()[0], u.dims()[1]);
-        let groups = sigma.dims1()?;
-        if groups == 0 || !channels.is_multiple_of(groups) {
-            Err(refuse(format!(
-                "{groups} values of sigma for {channels} channels: their number must divide the channels"
-            )))?
-        }
-        if let Some(noise) = op.noise
-            && (noise.folded == 0 || !batch.is_multiple_of(noise.folded))
-        {
-            Err(refuse(format!(
-                "a batch of {batch} cannot hold {} Monte Carlo samples: repeat the input with `Pass::repeat`",
-                noise.folded
-            )))?
-        }
-        Ok(Self { batch, channels, spatial: u.elem_count() / (batch * channels) })
-    }
-
-    /// Elements a channel.
-    pub(super) fn count(&self) -> usize {
-        self.batch * self.spatial
-    }
-
-    pub(super) fn elements(&self) -> usize {
-        self.batch * self.channels * self.spatial
-    }
-}
-
-/// A layer's noise in the terms of the kernel.
-pub(super) fn kernel_noise(noise: LayerNoise, elements: usize) -> Noise {
-    Noise::folded(noise.key, (elements / noise.folded) as u64)
-}
-
-/// The statistics that a forward pass normalized by, kept for the backward pass where they were
-/// computed.
-pub(super) enum Kept {
-    Cpu(Statistics),
+/// The statistics that a forward pass normalized with, where it computed them.
+pub(super) enum Saved {
+    Cpu(kernel::Statistics),
     #[cfg(feature = "cuda")]
     Cuda(kernel::cuda::Statistics),
 }
 
-impl Kept {
-    fn on_cpu(&self) -> Result<&Statistics> {
+impl Saved {
+    fn on_cpu(&self) -> Result<&kernel::Statistics> {
         match self {
-            Kept::Cpu(statistics) => Ok(statistics),
+            Saved::Cpu(statistics) => Ok(statistics),
             #[cfg(feature = "cuda")]
-            Kept::Cuda(_) => candle_core::bail!("bn-noise: a CUDA pass cannot end on the CPU"),
+            Saved::Cuda(_) => candle_core::bail!("bn-noise: a CUDA pass cannot end on the CPU"),
         }
     }
 }
 
-/// The op in the graph.
-pub(super) struct Fused {
-    op: BnNoise,
-    view: View,
-    saved: Arc<OnceLock<Kept>>,
-    /// Mean and variance to use instead of those of the batch.
-    pub(super) given: Option<(Tensor, Tensor)>,
+/// The node.
+pub(super) struct BnNoise {
+    pub(super) config: Config,
+    pub(super) noise: Option<Noise>,
+    /// The statistics to use instead of those of the batch.
+    pub(super) given: Option<Statistics>,
+    saved: Arc<OnceLock<Saved>>,
 }
 
-impl Fused {
-    pub(super) fn config(&self) -> kernel::Config {
-        let View { batch, channels, spatial } = self.view;
-        kernel::Config::new(kernel::Shape::nchw(batch, channels, spatial))
-            .eps(self.op.eps)
-            .relu(self.op.activation == Activation::Relu)
-    }
-
-    pub(super) fn noise(&self) -> Option<Noise> {
-        let elements = self.view.elements();
-        self.op.noise.map(|noise| kernel_noise(noise, elements))
+impl BnNoise {
+    fn apply(self, u: &Tensor, sigma: &Tensor) -> Result<Tensor> {
+        let sigma = sigma.to_dtype(stable_dtype(u.dtype()))?.contiguous()?;
+        u.contiguous()?.apply_op2(&sigma, self)
     }
 
     /// What the forward pass left.
-    pub(super) fn kept(&self) -> Result<&Kept> {
+    pub(super) fn saved(&self) -> Result<&Saved> {
         match self.saved.get() {
-            Some(kept) => Ok(kept),
+            Some(saved) => Ok(saved),
             None => candle_core::bail!("bn-noise: the backward pass came before the forward pass"),
         }
     }
 
-    /// Leaves statistics for the backward pass. A graph evaluates an op once; a second evaluation
-    /// would find the same.
-    pub(super) fn keep(&self, kept: Kept) {
-        let _ = self.saved.set(kept);
+    /// Leaves statistics for the backward pass. A graph evaluates a node once; a second evaluation
+    /// would save the same.
+    pub(super) fn save(&self, statistics: Saved) {
+        let _ = self.saved.set(statistics);
     }
 
     fn noise_term<'a, R>(&self, sigma: &'a [R]) -> Option<NoiseTerm<'a, R>> {
-        self.noise().map(|noise| NoiseTerm { noise, sigma })
+        self.noise.map(|noise| NoiseTerm { noise, sigma })
     }
 
     fn forward<E: Element>(&self, u: &[E], sigma: &[E::Real]) -> Result<Vec<E>> {
         let mut y = vec![E::default(); u.len()];
-        let (config, noise) = (self.config(), self.noise_term(sigma));
+        let (config, noise) = (&self.config, self.noise_term(sigma));
         let statistics = match &self.given {
-            Some((mean, var)) => {
-                let statistics = Statistics {
-                    mean: mean.to_dtype(DType::F64)?.to_vec1()?,
-                    var: var.to_dtype(DType::F64)?.to_vec1()?,
-                };
-                kernel::forward_eval(&config, noise, &statistics, u, &mut y)
-                    .map_err(Error::from)?;
-                statistics
+            None => kernel::forward_train(config, noise, u, &mut y).map_err(Error::from)?,
+            Some(given) => {
+                let given = given.to_kernel()?;
+                kernel::forward_eval(config, noise, &given, u, &mut y).map_err(Error::from)?;
+                given
             }
-            None => kernel::forward_train(&config, noise, u, &mut y).map_err(Error::from)?,
         };
-        self.keep(Kept::Cpu(statistics));
+        self.save(Saved::Cpu(statistics));
         Ok(y)
     }
 
     /// du and dsigma.
-    fn backward<E>(&self, tensors: Backward) -> Result<(Tensor, Tensor)>
+    fn backward<E>(&self, [u, sigma, y, dy]: [&Tensor; 4]) -> Result<(Tensor, Tensor)>
     where
         E: Element + WithDType,
         E::Real: WithDType,
     {
-        let Backward { u, sigma, y, gradient } = tensors;
-        let (gradient, groups) = (gradient.contiguous()?, sigma.elem_count());
-        let storages = [u, sigma, y, &gradient].map(Tensor::storage_and_layout);
-        let statistics = self.kept()?.on_cpu()?;
-        let saved = Saved {
-            u: cpu_slice::<E>(&storages[0])?,
-            y: cpu_slice::<E>(&storages[2])?,
-            statistics,
+        let storages = [u, sigma, y, dy].map(Tensor::storage_and_layout);
+        let [us, ys, dys] = [0, 2, 3].map(|i| cpu_slice::<E>(&storages[i]));
+        let (us, ys, dys, sigmas) = (us?, ys?, dys?, cpu_slice::<E::Real>(&storages[1])?);
+        let saved = kernel::Saved { u: us, y: ys, statistics: self.saved()?.on_cpu()? };
+        let backward = match self.given {
+            Some(_) => kernel::backward_eval,
+            None => kernel::backward_train,
         };
-        let noise = self.noise_term(cpu_slice::<E::Real>(&storages[1])?);
-        let gradient = cpu_slice::<E>(&storages[3])?;
-        let mut du = vec![E::default(); gradient.len()];
-        let backward = if self.given.is_some() { kernel::backward_eval } else { kernel::backward };
-        let mut dsigma =
-            backward(&self.config(), noise, saved, gradient, &mut du).map_err(Error::from)?;
-        dsigma.resize(groups, <E::Real as Real>::ZERO);
+        let mut du = vec![E::default(); dys.len()];
+        let noise = self.noise_term(sigmas);
+        let mut dsigma = backward(&self.config, noise, saved, dys, &mut du).map_err(Error::from)?;
+        // Without noise the kernel returns no dsigma.
+        dsigma.resize(sigmas.len(), <E::Real as Real>::ZERO);
         Ok((
             Tensor::from_vec(du, u.shape(), &Device::Cpu)?,
-            Tensor::from_vec(dsigma, groups, &Device::Cpu)?,
+            Tensor::from_vec(dsigma, sigma.shape(), &Device::Cpu)?,
         ))
     }
 }
 
-/// What the backward pass is given.
-struct Backward<'a> {
-    u: &'a Tensor,
-    sigma: &'a Tensor,
-    y: &'a Tensor,
-    gradient: &'a Tensor,
-}
-
-impl CustomOp2 for Fused {
+impl CustomOp2 for BnNoise {
     fn name(&self) -> &'static str {
         "bn-noise"
     }
@@ -311,26 +250,21 @@ impl CustomOp2 for Fused {
         sigma: &CpuStorage,
         sigma_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let y =
-            match u {
-                CpuStorage::F32(_) => CpuStorage::F32(self.forward(
+        macro_rules! forward {
+            ($variant:ident) => {
+                CpuStorage::$variant(self.forward(
                     contiguous_slice(u, u_layout)?,
                     contiguous_slice(sigma, sigma_layout)?,
-                )?),
-                CpuStorage::F64(_) => CpuStorage::F64(self.forward(
-                    contiguous_slice(u, u_layout)?,
-                    contiguous_slice(sigma, sigma_layout)?,
-                )?),
-                CpuStorage::BF16(_) => CpuStorage::BF16(self.forward(
-                    contiguous_slice(u, u_layout)?,
-                    contiguous_slice(sigma, sigma_layout)?,
-                )?),
-                CpuStorage::F16(_) => CpuStorage::F16(self.forward(
-                    contiguous_slice(u, u_layout)?,
-                    contiguous_slice(sigma, sigma_layout)?,
-                )?),
-                _ => candle_core::bail!("bn-noise: this dtype is not supported"),
+                )?)
             };
+        }
+        let y = match u {
+            CpuStorage::F32(_) => forward!(F32),
+            CpuStorage::F64(_) => forward!(F64),
+            CpuStorage::BF16(_) => forward!(BF16),
+            CpuStorage::F16(_) => forward!(F16),
+            _ => candle_core::bail!("bn-noise: this dtype is not supported"),
+        };
         Ok((y, u_layout.shape().clone()))
     }
 
@@ -351,14 +285,15 @@ impl CustomOp2 for Fused {
         u: &Tensor,
         sigma: &Tensor,
         y: &Tensor,
-        gradient: &Tensor,
+        dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let dy = &dy.contiguous()?;
         #[cfg(feature = "cuda")]
         if u.device().is_cuda() {
-            let (du, dsigma) = super::bn_noise_cuda::backward(self, u, sigma, gradient)?;
+            let (du, dsigma) = super::bn_noise_cuda::backward(self, u, sigma, dy)?;
             return Ok((Some(du), Some(dsigma)));
         }
-        let tensors = Backward { u, sigma, y, gradient };
+        let tensors = [u, sigma, y, dy];
         let (du, dsigma) = match u.dtype() {
             DType::F32 => self.backward::<f32>(tensors)?,
             DType::F64 => self.backward::<f64>(tensors)?,

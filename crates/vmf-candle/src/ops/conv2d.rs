@@ -1,19 +1,20 @@
 //! Convolution with gradients, on the kernels of `vmf-kernels`.
 //!
-//! On a CPU Candle's forward pass is several times slower, and its gradients slower still: that of
-//! the input is a loop without matrix products. Here all three are dense products or Winograd's
-//! algorithm.
+//! On a CPU Candle's forward pass is several times slower, and its gradients are slower still: that
+//! with respect to the input is a loop without matrix products. Here all three are dense products
+//! or Winograd's algorithm.
 
-use super::{contiguous_slice, cpu_slice, from_fast, to_fast};
-use crate::backward::deliver;
-use crate::error::Error;
+use super::layout::Images;
+use crate::error::{Error, check_shape};
+use crate::storage::{contiguous_slice, cpu_slice};
+use crate::train::deliver;
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Module, Result, Shape, Tensor};
 use vmf_kernels::conv::{Conv2d, ConvShape};
 
 /// Convolution of images with a kernel; the arguments are those of [`Tensor::conv2d`].
 ///
-/// In f32 on a CPU it is computed by the kernels of `vmf-kernels`, the same bit for bit on any
-/// number of threads; in other dtypes and on other devices by Candle.
+/// In f32 on a CPU the kernels of `vmf-kernels` compute it, with the same bits on any number of
+/// threads. In other dtypes and on other devices Candle does.
 ///
 /// # Shapes
 /// `xs` (N, C, H, W), `weight` (M, C / groups, kh, kw); output (N, M, H', W').
@@ -38,15 +39,10 @@ pub fn conv2d(
 ) -> Result<Tensor> {
     let (batch, in_channels, height, width) = xs.dims4()?;
     let (out_channels, group_inputs, kernel_height, kernel_width) = weight.dims4()?;
-    if group_inputs.checked_mul(groups) != Some(in_channels) {
-        Err(Error::Shape {
-            what: "conv2d".into(),
-            reason: format!(
-                "images of {in_channels} channels do not fit a weight {:?} in {groups} groups",
-                weight.dims()
-            ),
-        })?
-    }
+    check_shape(group_inputs.checked_mul(groups) == Some(in_channels), "conv2d", || {
+        let dims = weight.dims();
+        format!("images of {in_channels} channels do not fit a weight {dims:?} in {groups} groups")
+    })?;
     let shape = ConvShape {
         batch,
         in_channels,
@@ -59,17 +55,13 @@ pub fn conv2d(
         groups,
     };
     let conv = Conv2d::new(shape).map_err(Error::from)?;
-    let is_fast = |tensor: &Tensor| tensor.device().is_cpu() && tensor.dtype() == DType::F32;
-    if is_fast(xs) && is_fast(weight) {
-        let op = Convolution {
-            conv,
-            needs_input_gradient: is_tracked(xs),
-            needs_weight_gradient: is_tracked(weight),
-        };
-        let ys = to_fast(xs)?.apply_op2(&weight.contiguous()?, op)?;
-        return from_fast(&ys);
+    let is_fused = |tensor: &Tensor| tensor.device().is_cpu() && tensor.dtype() == DType::F32;
+    if !(is_fused(xs) && is_fused(weight)) {
+        return candle_conv2d(xs, weight, &shape);
     }
-    candle_conv2d(xs, weight, &shape)
+    let node = Convolution { conv, needs_dx: is_tracked(xs), needs_dw: is_tracked(weight) };
+    let xs = Images::nchw(xs.clone()).to_hwnc()?;
+    Images::hwnc(xs.apply_op2(&weight.contiguous()?, node)?).to_nchw()
 }
 
 /// Candle's convolution.
@@ -80,9 +72,9 @@ pub(crate) fn candle_conv2d(xs: &Tensor, weight: &Tensor, shape: &ConvShape) -> 
         (shape.input[axis] + 2 * padding).checked_sub(reach).map(|room| room % stride)
     });
     let (xs, padding) = match unused {
-        // Pixels that no window reaches, differently many below than to the right, break Candle's
-        // gradient of a strided convolution. Without them it is the same convolution and
-        // the gradient is right.
+        // Candle's gradient of a strided convolution is wrong if no window reaches the last pixels,
+        // and their number is not the same below as to the right. Without those pixels it is the
+        // same convolution, with the right gradient.
         [Some(below), Some(right)] if below != right => {
             let xs = trim(xs, 2, padding, below)?;
             (trim(&xs, 3, padding, right)?, 0)
@@ -92,22 +84,23 @@ pub(crate) fn candle_conv2d(xs: &Tensor, weight: &Tensor, shape: &ConvShape) -> 
     xs.conv2d(weight, padding, stride, dilation, groups)
 }
 
-/// `xs` with `padding` zeros on both sides of a dimension, less `unused` elements at its end.
+/// `xs` with `padding` zeros on both sides of a dimension, without the last `unused` elements.
 fn trim(xs: &Tensor, dim: usize, padding: usize, unused: usize) -> Result<Tensor> {
     let padded = xs.pad_with_zeros(dim, padding, padding)?;
     padded.narrow(dim, 0, padded.dim(dim)? - unused)
 }
 
-/// Whether a gradient may be asked for: a tensor outside any graph is its own detached self.
-fn is_tracked(tensor: &Tensor) -> bool {
+/// Whether a gradient with respect to a tensor may be needed. A tensor outside any graph is
+/// returned by `detach` as it is.
+pub(super) fn is_tracked(tensor: &Tensor) -> bool {
     tensor.is_variable() || tensor.detach().id() != tensor.id()
 }
 
-/// The convolution in the layout (H, W, N, C).
+/// The node, in HWNC.
 struct Convolution {
     conv: Conv2d,
-    needs_input_gradient: bool,
-    needs_weight_gradient: bool,
+    needs_dx: bool,
+    needs_dw: bool,
 }
 
 impl CustomOp2 for Convolution {
@@ -135,20 +128,20 @@ impl CustomOp2 for Convolution {
         x: &Tensor,
         w: &Tensor,
         _y: &Tensor,
-        gradient: &Tensor,
+        dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradient = gradient.contiguous()?;
-        let storages = [x, w, &gradient].map(Tensor::storage_and_layout);
+        let dy = dy.contiguous()?;
+        let storages = [x, w, &dy].map(Tensor::storage_and_layout);
         let [xs, ws, dys] = [0, 1, 2].map(|i| cpu_slice::<f32>(&storages[i]));
         let (xs, ws, dys) = (xs?, ws?, dys?);
         let mut dx = None;
-        if self.needs_input_gradient {
+        if self.needs_dx {
             let mut values = vec![0f32; xs.len()];
             self.conv.input_gradient(dys, ws, &mut values).map_err(Error::from)?;
             dx = Some(Tensor::from_vec(values, x.shape(), &Device::Cpu)?);
         }
         let mut dw = None;
-        if self.needs_weight_gradient {
+        if self.needs_dw {
             let mut values = vec![0f32; ws.len()];
             self.conv.weight_gradient(xs, dys, &mut values).map_err(Error::from)?;
             dw = deliver(w, Tensor::from_vec(values, w.shape(), &Device::Cpu)?);
@@ -165,22 +158,22 @@ impl CustomOp2 for Convolution {
 /// # fn main() -> candle_core::Result<()> {
 /// # let (vars, device) = (VarMap::new(), Device::Cpu);
 /// # let vb = VarBuilder::from_varmap(&vars, DType::F32, &device);
-/// use vmf_candle::ops::FastConv2d;
-/// let conv = FastConv2d::from(candle_nn::conv2d(3, 16, 3, Default::default(), vb.pp("conv"))?);
+/// use vmf_candle::ops::FusedConv2d;
+/// let conv = FusedConv2d::from(candle_nn::conv2d(3, 16, 3, Default::default(), vb.pp("conv"))?);
 /// let features = conv.forward(&Tensor::ones((2, 3, 8, 8), DType::F32, &device)?)?;
 /// assert_eq!(features.dims(), [2, 16, 6, 6]);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct FastConv2d(candle_nn::Conv2d);
+pub struct FusedConv2d(candle_nn::Conv2d);
 
-impl From<candle_nn::Conv2d> for FastConv2d {
+impl From<candle_nn::Conv2d> for FusedConv2d {
     fn from(layer: candle_nn::Conv2d) -> Self {
         Self(layer)
     }
 }
 
-impl Module for FastConv2d {
+impl Module for FusedConv2d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let config = self.0.config();
         let ys = conv2d(

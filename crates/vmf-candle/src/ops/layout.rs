@@ -1,29 +1,128 @@
-//! Between Candle's image layout (N, C, H, W) and the one that the CPU kernels are fastest in, (H,
-//! W, N, C): there each position of a convolution is a dense matrix product.
+//! The two memory layouts of images. Candle's operations take (N, C, H, W), NCHW. The CPU kernels
+//! compute in (H, W, N, C), HWNC, in which each position of a convolution is a dense matrix
+//! product.
 
-use super::contiguous_slice;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use super::max_pool2d;
+use crate::error::Error;
+use crate::storage::contiguous_slice;
+use candle_core::{CpuStorage, CustomOp1, DType, Result, Shape, Tensor};
+use vmf_kernels::Layout;
 use vmf_kernels::conv::{to_hwnc, to_nchw};
 
-/// (N, C, H, W) to (H, W, N, C), differentiable.
-pub(crate) fn to_fast(xs: &Tensor) -> Result<Tensor> {
-    let (batch, channels, height, width) = xs.dims4()?;
-    xs.contiguous()?.apply_op1(Transposition { batch, channels, height, width, to_fast: true })
+/// A batch of images with its layout.
+///
+/// A matrix (N, C) is a batch of images of one pixel, whose elements have the same order in both
+/// layouts.
+#[derive(Clone, Debug)]
+pub(crate) struct Images {
+    tensor: Tensor,
+    layout: Layout,
 }
 
-/// (H, W, N, C) to (N, C, H, W), differentiable.
-pub(crate) fn from_fast(xs: &Tensor) -> Result<Tensor> {
-    let (height, width, batch, channels) = xs.dims4()?;
-    xs.contiguous()?.apply_op1(Transposition { batch, channels, height, width, to_fast: false })
+impl Images {
+    pub(crate) fn nchw(tensor: Tensor) -> Self {
+        Self { tensor, layout: Layout::Nchw }
+    }
+
+    pub(crate) fn hwnc(tensor: Tensor) -> Self {
+        Self { tensor, layout: Layout::Hwnc }
+    }
+
+    pub(crate) fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// The dimensions in the order N, C, H, W.
+    pub(crate) fn dims(&self) -> Vec<usize> {
+        match (self.tensor.dims(), self.layout) {
+            (&[h, w, n, c], Layout::Hwnc) => vec![n, c, h, w],
+            (dims, _) => dims.to_vec(),
+        }
+    }
+
+    pub(crate) fn to_nchw(&self) -> Result<Tensor> {
+        self.in_layout(Layout::Nchw)
+    }
+
+    pub(crate) fn to_hwnc(&self) -> Result<Tensor> {
+        self.in_layout(Layout::Hwnc)
+    }
+
+    fn in_layout(&self, to: Layout) -> Result<Tensor> {
+        match self.tensor.dims() {
+            [_, _, _, _] if self.layout != to => {
+                self.tensor.contiguous()?.apply_op1(Transposition { to })
+            }
+            _ => Ok(self.tensor.clone()),
+        }
+    }
+
+    /// Applies an elementwise function.
+    pub(crate) fn map(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(Self { tensor: f(&self.tensor)?, layout: self.layout })
+    }
+
+    /// One value per channel, in a shape that broadcasts to the images.
+    pub(crate) fn per_channel(&self, values: &Tensor) -> Result<Tensor> {
+        let rank = self.tensor.rank();
+        let axis = if (rank, self.layout) == (4, Layout::Hwnc) { 3 } else { 1 };
+        let mut dims = vec![1; rank];
+        dims[axis] = values.elem_count();
+        values.to_dtype(self.tensor.dtype())?.reshape(dims)
+    }
+
+    /// `gain * x + shift`, with one gain and one shift per channel.
+    pub(crate) fn scale_and_shift(&self, gain: &Tensor, shift: &Tensor) -> Result<Self> {
+        let (gain, shift) = (self.per_channel(gain)?, self.per_channel(shift)?);
+        self.map(|xs| xs.broadcast_mul(&gain)?.broadcast_add(&shift))
+    }
+
+    /// The sum with other images, in the layout of these.
+    pub(crate) fn add(&self, other: &Self) -> Result<Self> {
+        let other = other.in_layout(self.layout)?;
+        self.map(|xs| xs + other)
+    }
+
+    /// The variance across `count` blocks of images, block by block along the batch, averaged over
+    /// images and positions: one value per channel.
+    pub(crate) fn variance_across(&self, count: usize) -> Result<Tensor> {
+        let xs = self.to_nchw()?.to_dtype(DType::F64)?;
+        let (rows, channels) = (xs.dim(0)?, xs.dim(1)?);
+        let xs = xs.reshape((count, rows / count, channels, ()))?;
+        let centred = xs.broadcast_sub(&xs.mean_keepdim(0)?)?;
+        let var = (centred.sqr()?.sum(0)? / (count - 1).max(1) as f64)?;
+        var.mean((0, 2))
+    }
+
+    /// The elements of all windows of this side, side by side: one tensor (N, C, H / window,
+    /// W / window) for each place in a window. The images are NCHW.
+    pub(crate) fn window_elements(&self, window: usize) -> Result<Vec<Tensor>> {
+        let (_, _, height, width) = self.tensor.dims4()?;
+        let places = |size: usize, offset: usize| {
+            let count = size / window;
+            let indices: Vec<u32> = (0..count).map(|i| (i * window + offset) as u32).collect();
+            Tensor::from_vec(indices, count, self.tensor.device())
+        };
+        let mut elements = Vec::with_capacity(window * window);
+        for y in 0..window {
+            let rows = self.tensor.index_select(&places(height, y)?, 2)?;
+            for x in 0..window {
+                elements.push(rows.index_select(&places(width, x)?, 3)?);
+            }
+        }
+        Ok(elements)
+    }
+
+    /// Maximum pooling over square windows side by side.
+    pub(crate) fn max_pool(&self, window: usize) -> Result<Self> {
+        Ok(Self::nchw(max_pool2d(&self.to_nchw()?, window, window, 0)?))
+    }
 }
 
+/// The change of layout as a node of the graph, in f32 on the CPU.
 #[derive(Clone, Copy)]
 struct Transposition {
-    batch: usize,
-    channels: usize,
-    height: usize,
-    width: usize,
-    to_fast: bool,
+    to: Layout,
 }
 
 impl CustomOp1 for Transposition {
@@ -31,21 +130,28 @@ impl CustomOp1 for Transposition {
         "image-layout"
     }
 
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let Self { batch, channels, height, width, to_fast } = *self;
+    fn cpu_fwd(
+        &self,
+        storage: &CpuStorage,
+        layout: &candle_core::Layout,
+    ) -> Result<(CpuStorage, Shape)> {
         let from = contiguous_slice::<f32>(storage, layout)?;
         let mut to = vec![0f32; from.len()];
-        let (transpose, shape): (fn(_, _, _, _, _) -> _, Shape) = if to_fast {
-            (to_hwnc, (height, width, batch, channels).into())
-        } else {
-            (to_nchw, (batch, channels, height, width).into())
-        };
-        transpose(from, batch, channels, height * width, &mut to).map_err(crate::Error::from)?;
+        let (a, b, c, d) = layout.shape().dims4()?;
+        let shape = (c, d, a, b).into();
+        match self.to {
+            Layout::Hwnc => to_hwnc(from, a, b, c * d, &mut to),
+            Layout::Nchw => to_nchw(from, c, d, a * b, &mut to),
+        }
+        .map_err(Error::from)?;
         Ok((CpuStorage::F32(to), shape))
     }
 
     fn bwd(&self, _arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
-        let inverse = Self { to_fast: !self.to_fast, ..*self };
-        grad_res.contiguous()?.apply_op1_no_bwd(&inverse).map(Some)
+        let back = match self.to {
+            Layout::Hwnc => Layout::Nchw,
+            Layout::Nchw => Layout::Hwnc,
+        };
+        grad_res.contiguous()?.apply_op1_no_bwd(&Self { to: back }).map(Some)
     }
 }

@@ -1,18 +1,18 @@
 //! Pooling over images (N, C, H, W), with right gradients.
 //!
-//! Candle's own `max_pool2d` gives a unique maximum of a 2x2 window a quarter of its gradient, so a
-//! network with five pools sees its likelihood through a factor 4^-5. Here the whole gradient of a
-//! window goes to its maximum (the first, where several are equal, as in PyTorch), and windows may
-//! overlap.
+//! Candle's own `max_pool2d` gives the unique maximum of a 2x2 window only a quarter of its
+//! gradient, so a network with five pools scales the gradient of its likelihood by 4^-5. Here the
+//! maximum gets the whole gradient of its window. If several elements are equal the first gets it,
+//! as in PyTorch. Windows may overlap.
 
-use super::contiguous_slice;
-use crate::error::Error;
+use crate::error::{Error, check_shape};
+use crate::storage::contiguous_slice;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
 use vmf_kernels::pool::{Pool, PoolShape};
 
 /// Maximum over windows of `kernel x kernel` every `stride` pixels, with `padding` pixels on each
-/// side that never win.
+/// side that are never the maximum.
 pub fn max_pool2d(xs: &Tensor, kernel: usize, stride: usize, padding: usize) -> Result<Tensor> {
     pool(xs, Reduction::Max, kernel, stride, padding)
 }
@@ -29,7 +29,7 @@ enum Reduction {
     Mean,
 }
 
-/// The largest window of the kernel, which notes the place of a maximum in one byte.
+/// The largest window of the kernel, which stores an argmax in one byte.
 const LARGEST_WINDOW: usize = 256;
 
 fn pool(
@@ -40,22 +40,15 @@ fn pool(
     padding: usize,
 ) -> Result<Tensor> {
     let (batch, channels, height, width) = xs.dims4()?;
-    // A window of padding alone would have no maximum: PyTorch asks for padding <= kernel / 2 for
-    // the same reason.
-    if kernel == 0 || stride == 0 || 2 * padding > kernel {
-        Err(Error::Shape {
-            what: "pooling".into(),
-            reason: format!(
-                "kernel {kernel}, stride {stride}, padding {padding}: kernel and stride must be positive, and padding at most half the kernel"
-            ),
-        })?
-    }
-    if height.min(width) + 2 * padding < kernel {
-        Err(Error::Shape {
-            what: "pooling".into(),
-            reason: format!("a {kernel}x{kernel} window does not fit an image of {height}x{width}"),
-        })?
-    }
+    // A window of padding alone would have no maximum. PyTorch limits padding in the same way.
+    check_shape(kernel > 0 && stride > 0 && 2 * padding <= kernel, "pooling", || {
+        format!(
+            "kernel {kernel}, stride {stride}, padding {padding}: kernel and stride must be positive, and padding at most half the kernel"
+        )
+    })?;
+    check_shape(height.min(width) + 2 * padding >= kernel, "pooling", || {
+        format!("a {kernel}x{kernel} window does not fit an image of {height}x{width}")
+    })?;
     let shape =
         PoolShape { batch, channels, input: [height, width], window: [kernel; 2], stride, padding };
     let is_fused = xs.device().is_cpu()
@@ -67,18 +60,18 @@ fn pool(
     }
     let op = FusedPool {
         reduction,
-        pool: Pool::new(shape, vmf_kernels::bn_noise::Layout::Nchw).map_err(Error::from)?,
-        winners: Arc::default(),
+        pool: Pool::new(shape, vmf_kernels::Layout::Nchw).map_err(Error::from)?,
+        argmax: Arc::default(),
     };
     xs.contiguous()?.apply_op1(op)
 }
 
-/// The forward op. It remembers which input won each window, for the backward pass.
+/// The node. It saves the argmax of each window for the backward pass.
 #[derive(Clone)]
 struct FusedPool {
     reduction: Reduction,
     pool: Pool,
-    winners: Arc<OnceLock<Vec<u8>>>,
+    argmax: Arc<OnceLock<Vec<u8>>>,
 }
 
 impl CustomOp1 for FusedPool {
@@ -96,10 +89,10 @@ impl CustomOp1 for FusedPool {
         match self.reduction {
             Reduction::Mean => self.pool.average_forward(x, &mut y).map_err(Error::from)?,
             Reduction::Max => {
-                let mut winners = vec![0; y.len()];
-                self.pool.max_forward(x, &mut y, &mut winners).map_err(Error::from)?;
-                // A graph evaluates an op once; a second evaluation would find the same winners.
-                let _ = self.winners.set(winners);
+                let mut argmax = vec![0; y.len()];
+                self.pool.max_forward(x, &mut y, &mut argmax).map_err(Error::from)?;
+                // A graph evaluates a node once; a second evaluation would save the same.
+                let _ = self.argmax.set(argmax);
             }
         }
         let [height, width] = shape.output();
@@ -112,7 +105,7 @@ impl CustomOp1 for FusedPool {
     }
 }
 
-/// The gradient of the input from the gradient of the output.
+/// The gradient with respect to the input, from that with respect to the output.
 struct PoolBackward(FusedPool);
 
 impl CustomOp1 for PoolBackward {
@@ -121,13 +114,13 @@ impl CustomOp1 for PoolBackward {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let FusedPool { reduction, pool, winners } = &self.0;
+        let FusedPool { reduction, pool, argmax } = &self.0;
         let dy = contiguous_slice::<f32>(storage, layout)?;
         let shape = pool.shape();
         let mut dx = vec![0f32; shape.input_len()];
-        match (reduction, winners.get()) {
+        match (reduction, argmax.get()) {
             (Reduction::Mean, _) => pool.average_backward(dy, &mut dx),
-            (Reduction::Max, Some(winners)) => pool.max_backward(winners, dy, &mut dx),
+            (Reduction::Max, Some(argmax)) => pool.max_backward(argmax, dy, &mut dx),
             (Reduction::Max, None) => {
                 candle_core::bail!("max_pool2d: the backward pass came before the forward pass")
             }
@@ -138,12 +131,12 @@ impl CustomOp1 for PoolBackward {
     }
 }
 
-/// The same from Candle's own operations, for any device and dtype: each of the `kernel^2`
-/// positions in a window is an image of its own, and the reduction is over these.
+/// The same from Candle's own operations, for any device and dtype: each of the `kernel^2` offsets
+/// in a window gives one image of the size of the output, and the reduction is over these images.
 fn pool_reference(xs: &Tensor, reduction: Reduction, shape: &PoolShape) -> Result<Tensor> {
     let (device, padding) = (xs.device(), shape.padding);
-    // Padding repeats the border pixel for a maximum, which it cannot change. For a mean it is a
-    // row of zeros.
+    // For a maximum, padding repeats the pixels of the border, which does not change it. For a mean
+    // it is zeros.
     let (xs, shift) = match reduction {
         Reduction::Max => (xs.clone(), padding),
         Reduction::Mean => {
@@ -160,19 +153,19 @@ fn pool_reference(xs: &Tensor, reduction: Reduction, shape: &PoolShape) -> Resul
             .collect();
         Tensor::from_vec(indices, output[axis], device)
     };
-    let mut positions = Vec::with_capacity(shape.window[0] * shape.window[1]);
+    let mut offsets = Vec::with_capacity(shape.window[0] * shape.window[1]);
     for y in 0..shape.window[0] {
         let rows = xs.index_select(&indices(0, y)?, 2)?;
         for x in 0..shape.window[1] {
-            positions.push(rows.index_select(&indices(1, x)?, 3)?);
+            offsets.push(rows.index_select(&indices(1, x)?, 3)?);
         }
     }
-    let stacked = Tensor::stack(&positions, 4)?;
+    let stacked = Tensor::stack(&offsets, 4)?;
     match reduction {
         Reduction::Mean => stacked.mean(4),
         Reduction::Max => {
-            let winner = stacked.detach().argmax_keepdim(4)?;
-            stacked.gather(&winner, 4)?.squeeze(4)
+            let argmax = stacked.detach().argmax_keepdim(4)?;
+            stacked.gather(&argmax, 4)?.squeeze(4)
         }
     }
 }

@@ -1,159 +1,181 @@
-//! The variational unit on the CPU as one node of the graph: convolution, normalization, noise,
-//! ReLU and pooling.
+//! The variational unit as an operation of the graph.
 //!
-//! Candle's own convolution is some ten times slower here, and each further node costs two passes
-//! over its gradient. Tensors are in the layout (H, W, N, C), in single precision.
+//! ```text
+//! u = x * w                                                   a convolution or matrix product
+//! y = pool(act((u - mean) / sqrt(var + eps) + sigma z))
+//! ```
+//!
+//! In f32 on the CPU it is one node over (x, w, sigma), computed by one kernel in HWNC. Candle's
+//! own convolution is some ten times slower there, and each further node would cost two passes over
+//! its gradient. Elsewhere u is Candle's product, which has its own gradients, and all that follows
+//! is the node of [`bn_noise`].
 
-use super::bn_noise::{Activation, BatchStatistics, BnNoise, check_count, kernel_noise};
-use super::{contiguous_slice, cpu_slice, unwritten};
-use crate::backward::deliver;
+use super::bn_noise::{Statistics, bn_noise, bn_noise_eval, check_batch};
+use super::conv2d::{candle_conv2d, is_tracked};
+use super::layout::Images;
 use crate::error::Error;
-use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
+use crate::storage::{contiguous_slice, cpu_slice, unwritten};
+use crate::train::deliver;
+use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Tensor, Var};
 use std::sync::{Arc, OnceLock};
-use vmf_kernels::bn_noise::{self, NoiseTerm, Statistics};
-use vmf_kernels::conv::{Conv2d, ConvShape};
-use vmf_kernels::pool::{Pool, PoolShape};
-use vmf_kernels::unit::{Gradients, Kept, Saved, Unit};
+use vmf_kernels::bn_noise::{self as norm, NoiseTerm};
+use vmf_kernels::noise::Noise;
+use vmf_kernels::unit::{self as kernel, Gradients, Operands, Saved};
 
-/// What a unit is applied to.
-pub(crate) struct UnitArguments<'a> {
-    /// The input (H, W, N, C).
-    pub(crate) xs: &'a Tensor,
-    /// The weight (M, C / groups, k, k), or (M, C) for a linear layer.
-    pub(crate) weight: &'a Tensor,
-    /// One sigma for each group of channels.
-    pub(crate) sigma: &'a Tensor,
-    /// The convolution.
-    pub(crate) conv: ConvShape,
-    /// The side of the windows that are pooled, if any.
-    pub(crate) pool: Option<usize>,
+/// A variational unit, apart from its tensors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit {
+    /// Convolution, normalization, activation and pooling.
+    pub(crate) kernel: kernel::Unit,
+    /// The noise, or none.
+    pub(crate) noise: Option<Noise>,
 }
 
-impl UnitArguments<'_> {
-    /// Normalized by its own batch. The output is (H', W', N, M).
-    pub(crate) fn by_batch(&self, op: &BnNoise) -> Result<(Tensor, BatchStatistics)> {
-        let [height, width] = self.conv.output();
-        let count = self.conv.batch * height * width;
-        check_count(count)?;
-        let kept = Arc::default();
-        let y = self.apply(op, Mode::Train(Arc::clone(&kept)))?;
-        let Some(Kept { statistics, .. }) = kept.get() else {
-            candle_core::bail!("the unit's forward pass kept no statistics")
-        };
-        let channels = |values: &[f64]| Tensor::new(values, &Device::Cpu)?.to_dtype(DType::F32);
-        let batch = BatchStatistics {
-            mean: channels(&statistics.mean)?,
-            var: channels(&statistics.var)?,
-            count,
-        };
-        Ok((y, batch))
-    }
-
-    /// Normalized by given statistics. The output is (H', W', N, M).
-    pub(crate) fn by_given(&self, mean: &Tensor, var: &Tensor, op: &BnNoise) -> Result<Tensor> {
-        let values = |tensor: &Tensor| tensor.detach().to_dtype(DType::F64)?.to_vec1();
-        let statistics = Statistics { mean: values(mean)?, var: values(var)? };
-        self.apply(op, Mode::Evaluate(statistics))
-    }
-
-    fn apply(&self, op: &BnNoise, mode: Mode) -> Result<Tensor> {
-        if let Some(noise) = op.noise
-            && (noise.folded == 0 || !self.conv.batch.is_multiple_of(noise.folded))
-        {
-            Err(Error::Shape {
-                what: "variational unit".into(),
-                reason: format!(
-                    "a batch of {} cannot hold {} Monte Carlo samples: repeat the input with `Pass::repeat`",
-                    self.conv.batch, noise.folded
-                ),
-            })?
+impl Unit {
+    /// Normalizes with the statistics of the batch, which it also returns.
+    ///
+    /// # Shapes
+    /// `w` (M, C / groups, k, k), or (M, C) for a linear layer; `sigma` one value per group of
+    /// channels.
+    pub(crate) fn forward_train(
+        &self,
+        xs: &Images,
+        w: &Tensor,
+        sigma: &Tensor,
+    ) -> Result<(Images, Statistics)> {
+        if !is_fused(xs) {
+            let u = self.product(xs, w)?;
+            let (ys, batch) = bn_noise(&u, sigma, &self.norm(), self.noise)?;
+            return Ok((self.pooled(ys)?, batch));
         }
-        let conv = Conv2d::new(self.conv).map_err(Error::from)?;
-        let unit = FusedUnit {
-            op: *op,
-            conv,
-            pool: self.pool,
-            mode,
-            // A tensor outside any graph is its own detached self. The images a network sees need
-            // no gradient.
-            needs_input_gradient: self.xs.detach().id() != self.xs.id(),
-        };
-        let sigma = self.sigma.to_dtype(DType::F32)?.contiguous()?;
-        let weight = self.weight.contiguous()?;
-        self.xs.contiguous()?.apply_op3(&weight, &sigma, unit)
+        check_batch(self.kernel.norm())?;
+        let saved = Arc::default();
+        let ys = self.fused(xs, w, sigma, Mode::Train(Arc::clone(&saved)))?;
+        match saved.get() {
+            Some(Saved { statistics, .. }) => Ok((ys, Statistics::from_kernel(statistics, w)?)),
+            None => candle_core::bail!("the unit's forward pass saved no statistics"),
+        }
     }
+
+    /// Normalizes with given statistics.
+    pub(crate) fn forward_eval(
+        &self,
+        statistics: &Statistics,
+        xs: &Images,
+        w: &Tensor,
+        sigma: &Tensor,
+    ) -> Result<Images> {
+        if !is_fused(xs) {
+            let u = self.product(xs, w)?;
+            return self.pooled(bn_noise_eval(&u, sigma, statistics, &self.norm(), self.noise)?);
+        }
+        self.fused(xs, w, sigma, Mode::Eval(statistics.to_kernel()?))
+    }
+
+    /// Normalizes with given statistics and returns the expected activation, where `deviation` is
+    /// the standard deviation in front of the activation, one value per channel. There is no noise.
+    pub(crate) fn forward_expected(
+        &self,
+        deviation: &Tensor,
+        statistics: &Statistics,
+        xs: &Images,
+        w: &Tensor,
+    ) -> Result<Images> {
+        let relu = self.kernel.norm().relu;
+        if !is_fused(xs) || (self.kernel.pool().is_some() && !relu) {
+            return self.expected_reference(deviation, statistics, xs, w);
+        }
+        let xs = xs.to_hwnc()?.contiguous()?;
+        let node = ExpectedUnit { unit: *self, statistics: statistics.clone() };
+        let deviation = deviation.to_dtype(DType::F32)?.contiguous()?;
+        Ok(Images::hwnc(xs.apply_op3(&w.contiguous()?, &deviation, node)?))
+    }
+
+    /// [`forward_expected`](Self::forward_expected) in two steps, the second from Candle's own
+    /// operations, which Candle differentiates.
+    fn expected_reference(
+        &self,
+        deviation: &Tensor,
+        statistics: &Statistics,
+        xs: &Images,
+        w: &Tensor,
+    ) -> Result<Images> {
+        let relu = self.kernel.norm().relu;
+        let kernel = kernel::Unit::new(*self.kernel.conv()).eps(self.kernel.norm().eps).relu(false);
+        let mean = Self { kernel, noise: None };
+        let m = mean.forward_eval(statistics, xs, w, &deviation.zeros_like()?)?;
+        match self.kernel.pool() {
+            Some(pool) => m.expected_max_pool(deviation, pool.shape().stride, relu),
+            None if relu => m.expected_relu(deviation),
+            None => Ok(m),
+        }
+    }
+
+    fn fused(&self, xs: &Images, w: &Tensor, sigma: &Tensor, mode: Mode) -> Result<Images> {
+        let xs = xs.to_hwnc()?;
+        let node = FusedUnit { unit: *self, mode, needs_dx: is_tracked(&xs) };
+        let sigma = sigma.to_dtype(DType::F32)?.contiguous()?;
+        Ok(Images::hwnc(xs.contiguous()?.apply_op3(&w.contiguous()?, &sigma, node)?))
+    }
+
+    /// The shape of the fused output: HWNC, or a matrix if the weight is one.
+    fn output_shape(&self, w: &Layout) -> Shape {
+        let (conv, [height, width]) = (self.kernel.conv().shape(), self.kernel.output());
+        match w.dims().len() {
+            2 => (conv.batch, conv.out_channels).into(),
+            _ => (height, width, conv.batch, conv.out_channels).into(),
+        }
+    }
+
+    /// u, by Candle.
+    fn product(&self, xs: &Images, w: &Tensor) -> Result<Tensor> {
+        let xs = xs.to_nchw()?;
+        match w.rank() {
+            2 => xs.matmul(&w.t()?),
+            _ => candle_conv2d(&xs, w, self.kernel.conv().shape()),
+        }
+    }
+
+    /// What follows Candle's product, which is NCHW.
+    fn norm(&self) -> norm::Config {
+        let norm::Config { shape, .. } = *self.kernel.norm();
+        let shape = norm::Shape::nchw(shape.batch, shape.channels, shape.positions);
+        norm::Config { shape, ..*self.kernel.norm() }
+    }
+
+    fn pooled(&self, ys: Tensor) -> Result<Images> {
+        let ys = Images::nchw(ys);
+        match self.kernel.pool() {
+            Some(pool) => ys.max_pool(pool.shape().window[0]),
+            None => Ok(ys),
+        }
+    }
+}
+
+/// Whether the unit is one node for these images.
+fn is_fused(xs: &Images) -> bool {
+    xs.tensor().device().is_cpu() && xs.tensor().dtype() == DType::F32
 }
 
 enum Mode {
-    /// By the batch; what the backward pass needs is left here.
-    Train(Arc<OnceLock<Kept>>),
-    /// By these.
-    Evaluate(Statistics),
+    /// Normalizes with the batch, and leaves here what the backward pass needs.
+    Train(Arc<OnceLock<Saved>>),
+    /// Normalizes with these statistics.
+    Eval(norm::Statistics),
 }
 
+/// The node.
 struct FusedUnit {
-    op: BnNoise,
-    conv: Conv2d,
-    pool: Option<usize>,
+    unit: Unit,
     mode: Mode,
-    needs_input_gradient: bool,
+    /// Whether anybody needs the gradient with respect to x. The images that a network sees have
+    /// none.
+    needs_dx: bool,
 }
 
 impl FusedUnit {
-    fn unit(&self) -> Result<Unit> {
-        let unit =
-            Unit::new(self.conv).relu(self.op.activation == Activation::Relu).eps(self.op.eps);
-        Ok(match self.pool {
-            Some(window) => unit.max_pool(window).map_err(Error::from)?,
-            None => unit,
-        })
-    }
-
     fn noise<'a>(&self, sigma: &'a [f32]) -> Option<NoiseTerm<'a, f32>> {
-        let elements = self.conv.shape().output_len();
-        self.op.noise.map(|noise| NoiseTerm { noise: kernel_noise(noise, elements), sigma })
-    }
-
-    /// The gradients of a pass by given statistics: the convolution is computed again, since such a
-    /// pass keeps nothing.
-    fn backward_eval(
-        &self,
-        statistics: &Statistics,
-        [x, w, sigma, dy]: [&[f32]; 4],
-        gradients: Gradients,
-    ) -> std::result::Result<Vec<f32>, vmf_kernels::Error> {
-        let shape = self.conv.shape();
-        let [height, width] = shape.output();
-        let space = bn_noise::Shape::hwnc(shape.batch, shape.out_channels, height * width);
-        let config = bn_noise::Config::new(space)
-            .relu(self.op.activation == Activation::Relu)
-            .eps(self.op.eps);
-        let mut u = vec![0.0; shape.output_len()];
-        self.conv.forward(x, w, &mut u)?;
-        let mut y = vec![0.0; u.len()];
-        bn_noise::forward_eval(&config, self.noise(sigma), statistics, &u, &mut y)?;
-        let unpooled = match self.pool {
-            None => None,
-            Some(window) => {
-                let pool =
-                    PoolShape::tiling(shape.batch, shape.out_channels, shape.output(), window);
-                let pool = Pool::new(pool, bn_noise::Layout::Hwnc)?;
-                let mut winners = vec![0; dy.len()];
-                pool.max_forward(&y, &mut vec![0.0; dy.len()], &mut winners)?;
-                let mut gradient = vec![0.0; u.len()];
-                pool.max_backward(&winners, dy, &mut gradient)?;
-                Some(gradient)
-            }
-        };
-        let saved = bn_noise::Saved { u: &u, y: &y, statistics };
-        let mut du = vec![0.0; u.len()];
-        let dy = unpooled.as_deref().unwrap_or(dy);
-        let dsigma = bn_noise::backward_eval(&config, self.noise(sigma), saved, dy, &mut du)?;
-        self.conv.weight_gradient(x, &du, gradients.dw)?;
-        if let Some(dx) = gradients.dx {
-            self.conv.input_gradient(&du, w, dx)?;
-        }
-        Ok(dsigma)
+        self.unit.noise.map(|noise| NoiseTerm { noise, sigma })
     }
 }
 
@@ -173,23 +195,21 @@ impl CustomOp3 for FusedUnit {
     ) -> Result<(CpuStorage, Shape)> {
         let (x, w) = (contiguous_slice(x, x_layout)?, contiguous_slice(w, w_layout)?);
         let noise = self.noise(contiguous_slice(sigma, sigma_layout)?);
-        let unit = self.unit()?;
+        let unit = &self.unit.kernel;
         // SAFETY: both passes write all of y; after an error nobody reads it.
         let mut y = unsafe { unwritten(unit.output_len()) };
         match &self.mode {
-            Mode::Evaluate(statistics) => {
+            Mode::Eval(statistics) => {
                 unit.forward_eval(noise, statistics, x, w, &mut y).map_err(Error::from)?;
             }
-            Mode::Train(kept) => {
-                let mut fresh = Kept::default();
+            Mode::Train(saved) => {
+                let mut fresh = Saved::default();
                 unit.forward_train(noise, x, w, &mut y, &mut fresh).map_err(Error::from)?;
-                // A graph evaluates an op once; a second evaluation would find the same.
-                let _ = kept.set(fresh);
+                // A graph evaluates a node once; a second evaluation would save the same.
+                let _ = saved.set(fresh);
             }
         }
-        let [height, width] = unit.output();
-        let shape = self.conv.shape();
-        Ok((CpuStorage::F32(y), (height, width, shape.batch, shape.out_channels).into()))
+        Ok((CpuStorage::F32(y), self.unit.output_shape(w_layout)))
     }
 
     fn bwd(
@@ -198,37 +218,89 @@ impl CustomOp3 for FusedUnit {
         w: &Tensor,
         sigma: &Tensor,
         y: &Tensor,
-        gradient: &Tensor,
+        dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let gradient = gradient.contiguous()?;
-        let storages = [x, w, sigma, y, &gradient].map(Tensor::storage_and_layout);
+        let dy = dy.contiguous()?;
+        let storages = [x, w, sigma, y, &dy].map(Tensor::storage_and_layout);
         let [xs, ws, sigmas, ys, dys] = [0, 1, 2, 3, 4].map(|i| cpu_slice::<f32>(&storages[i]));
         let (xs, ws, sigmas, ys, dys) = (xs?, ws?, sigmas?, ys?, dys?);
-        // SAFETY: the backward pass writes all of what it is asked for; after an error nobody reads
-        // it.
+        // SAFETY: the backward pass writes every gradient that it is given; after an error nobody
+        // reads them.
         let (mut dw, mut dx) = unsafe {
-            let dx = self.needs_input_gradient.then(|| unwritten(xs.len()));
+            let dx = self.needs_dx.then(|| unwritten(xs.len()));
             (unwritten(ws.len()), dx)
         };
         let gradients = Gradients { dx: dx.as_deref_mut(), dw: &mut dw };
+        let (unit, noise) = (&self.unit.kernel, self.noise(sigmas));
         let dsigma = match &self.mode {
-            Mode::Evaluate(statistics) => {
-                self.backward_eval(statistics, [xs, ws, sigmas, dys], gradients)
-            }
-            Mode::Train(kept) => {
-                let Some(kept) = kept.get() else {
+            Mode::Eval(statistics) => unit.backward_eval(noise, statistics, xs, ws, dys, gradients),
+            Mode::Train(saved) => {
+                let Some(saved) = saved.get() else {
                     candle_core::bail!("the unit's backward pass came before its forward pass")
                 };
-                let saved = Saved { x: xs, w: ws, y: ys, kept };
-                self.unit()?.backward(self.noise(sigmas), saved, dys, gradients)
+                let operands = Operands { x: xs, w: ws, y: ys };
+                unit.backward_train(noise, operands, saved, dys, gradients)
             }
         };
         let mut dsigma = dsigma.map_err(Error::from)?;
+        // Without noise the kernel returns no dsigma.
         dsigma.resize(sigmas.len(), 0.0);
         Ok((
             dx.map(|dx| Tensor::from_vec(dx, x.shape(), &Device::Cpu)).transpose()?,
             deliver(w, Tensor::from_vec(dw, w.shape(), &Device::Cpu)?),
             Some(Tensor::from_vec(dsigma, sigma.shape(), &Device::Cpu)?),
         ))
+    }
+}
+
+/// The expected pass as a node over (x, w, deviation).
+struct ExpectedUnit {
+    unit: Unit,
+    statistics: Statistics,
+}
+
+impl CustomOp3 for ExpectedUnit {
+    fn name(&self) -> &'static str {
+        "expected-unit"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        w: &CpuStorage,
+        w_layout: &Layout,
+        deviation: &CpuStorage,
+        deviation_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (x, w) = (contiguous_slice(x, x_layout)?, contiguous_slice(w, w_layout)?);
+        let deviation = contiguous_slice(deviation, deviation_layout)?;
+        let unit = &self.unit.kernel;
+        // SAFETY: the pass writes all of y; after an error nobody reads it.
+        let mut y = unsafe { unwritten(unit.output_len()) };
+        unit.forward_expected(deviation, &self.statistics.to_kernel()?, x, w, &mut y)
+            .map_err(Error::from)?;
+        Ok((CpuStorage::F32(y), self.unit.output_shape(w_layout)))
+    }
+
+    /// The gradients of the same function from Candle's operations. Whoever trains through the
+    /// expected pass pays for it; a prediction does not.
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        deviation: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [x, w, deviation] = [x, w, deviation].map(|tensor| Var::from_tensor(&tensor.detach()));
+        let (x, w, deviation) = (x?, w?, deviation?);
+        let xs = Images::hwnc(x.as_tensor().clone());
+        // A weight that is no variable, so that its gradient comes back and is not delivered.
+        let weight = w.affine(1.0, 0.0)?;
+        let y = self.unit.expected_reference(&deviation, &self.statistics, &xs, &weight)?;
+        let y = y.to_hwnc()?;
+        let mut gradients = (y * dy)?.sum_all()?.backward()?;
+        Ok((gradients.remove(&x), gradients.remove(&w), gradients.remove(&deviation)))
     }
 }

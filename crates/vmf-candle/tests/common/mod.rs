@@ -3,9 +3,8 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
-use vmf_candle::{
-    Forward, Pass, Posterior, Sequential, VmfConfig, ops::max_pool2d, seeded, vmf_conv2d,
-};
+use vmf_candle::ops::max_pool2d;
+use vmf_candle::prelude::*;
 
 /// `sin(a i + b)`, the numbers that tests/golden/generate.py makes too.
 pub fn wave(shape: &[usize], a: f64, b: f64) -> Result<Tensor> {
@@ -14,7 +13,7 @@ pub fn wave(shape: &[usize], a: f64, b: f64) -> Result<Tensor> {
     Tensor::from_vec(values, shape, &Device::Cpu)
 }
 
-/// A sum with a different weight on each element, so that no gradient hides behind another.
+/// A sum with a different weight for each element, so that all gradients differ.
 pub fn weighted_sum(ys: &Tensor) -> Result<Tensor> {
     let weights = wave(ys.dims(), 0.7, 0.2)?.to_dtype(ys.dtype())?;
     (ys * weights)?.sum_all()
@@ -43,7 +42,7 @@ pub fn named(vars: &VarMap) -> Vec<(String, Var)> {
     named
 }
 
-/// The gradient of `loss` in `var`, by central differences: element after element.
+/// The gradient of `loss` with respect to `var`, by central differences.
 pub fn numeric_gradient(var: &Var, loss: &dyn Fn() -> Result<Tensor>) -> Result<Vec<f64>> {
     let (original, shape) = (values(var), var.shape().clone());
     let step = 1e-6;
@@ -61,10 +60,10 @@ pub fn numeric_gradient(var: &Var, loss: &dyn Fn() -> Result<Tensor>) -> Result<
     Ok(gradient)
 }
 
-/// A small VGG: each number is a unit of that many channels, 0 is a pooling; the head is linear.
-/// Its tensors have torchvision's names.
-pub fn small_vgg(plan: &[usize], posterior: &Posterior, vb: VarBuilder) -> Result<Sequential> {
-    let mut model = Sequential::new();
+/// A small VGG: each number is a unit with that many channels, 0 is a pooling, and the head is
+/// linear. Its tensors have torchvision's names.
+pub fn small_vgg(plan: &[usize], posterior: &Posterior, vb: VarBuilder) -> Result<Chain> {
+    let mut model = Chain::new();
     let (mut channels, mut index) = (3, 0);
     for &width in plan {
         if width == 0 {
@@ -87,7 +86,7 @@ pub const PLAN: [usize; 5] = [8, 0, 16, 16, 0];
 pub struct Model {
     pub vars: VarMap,
     pub posterior: Posterior,
-    pub network: Sequential,
+    pub network: Chain,
 }
 
 impl Model {
@@ -105,8 +104,7 @@ impl Forward for Model {
     }
 }
 
-/// A batch of images with ten classes that can be told apart: a class has a direction of colour and
-/// a frequency.
+/// A batch of images of ten classes, each with its own frequency and direction.
 pub fn images(count: usize, first: usize) -> Result<(Tensor, Tensor)> {
     let mut pixels = Vec::with_capacity(count * 3 * 64);
     let mut labels = Vec::with_capacity(count);

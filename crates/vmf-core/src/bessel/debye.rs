@@ -8,7 +8,7 @@
 //!
 //! The `P_k` are the Debye polynomials after taking the logarithm of their sum. They are stored as
 //! `P_k(w) = P_k(1) - q^2 S_k(w)`: the constants `-P_k(1)` are Stirling's (`1/12, -1/360, ..`), and
-//! what is left vanishes with `x`, which keeps the Kullback-Leibler divergence accurate down to the
+//! what is left vanishes with `x`, which keeps the KL accurate down to the
 //! smallest concentrations.
 //!
 //! Ten terms leave a relative error below 1e-16 at `nu = 31` (`D = 64`), uniformly in `x`; smaller

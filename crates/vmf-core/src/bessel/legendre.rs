@@ -3,8 +3,8 @@
 use super::{Ratio, debye};
 
 /// `x A(x) - ln H(x)` with `H(x) = Gamma(nu + 1) (2/x)^nu I_nu(x)` and `A = (ln H)'`: the Legendre
-/// transform of `ln H`. On the sphere it is the divergence of a von Mises-Fisher distribution from
-/// the uniform one.
+/// transform of `ln H`. On the sphere it is the KL of a von Mises-Fisher distribution from the
+/// uniform one.
 ///
 /// Both terms grow like `x` while their difference starts at `x^2 / (4 nu + 4)` and ends in a
 /// logarithm, so they are never formed. With `h = sqrt(nu^2 + x^2)` and `G = x / (nu + h)`, the

@@ -68,8 +68,7 @@ impl Ratio {
     }
 }
 
-/// `A` alone, for whoever does not need its complement and derivative: half the work of
-/// [`Ratio::new`].
+/// `A` alone. It costs half as much as [`Ratio::new`], which also gives `1 - A` and `A'`.
 pub fn ratio(nu: f64, x: f64) -> f64 {
     if !(nu >= 0.0 && (0.0..=FAR).contains(&x)) {
         return Ratio::new(nu, x).a;

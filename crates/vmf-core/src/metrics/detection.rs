@@ -31,10 +31,10 @@ pub struct Detection {
     negatives: usize,
 }
 
-/// What a threshold achieves: counts of the examples with score at least `threshold`.
+/// What one threshold achieves: counts of the examples whose score is at least `threshold`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OperatingPoint {
-    /// The score from which on examples are called positive.
+    /// Examples with at least this score are called positive.
     pub threshold: f64,
     /// Positives called positive.
     pub true_positives: usize,

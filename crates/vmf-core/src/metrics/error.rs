@@ -1,4 +1,4 @@
-//! What can be wrong with the inputs of a metric.
+//! Why the inputs of a metric were refused.
 
 use thiserror::Error;
 

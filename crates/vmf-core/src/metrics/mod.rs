@@ -8,7 +8,8 @@
 //! - [`MonteCarlo`]: samples of the predictive distribution; total, aleatoric and epistemic
 //!   uncertainty of each example.
 //! - [`Detection`]: how well a score separates two groups; AUROC, AUPR, FPR at 95 % TPR.
-//! - [`Temperature`]: the one-parameter recalibration every method has to beat.
+//! - [`Temperature`]: the one-parameter recalibration every method has to beat, fitted to labels or
+//!   to the probabilities of another prediction.
 //!
 //! Inputs are validated when a view is built ([`MetricsError`] says what is wrong and where);
 //! after that every metric is defined. Values are checked against torchmetrics, scikit-learn,
@@ -45,3 +46,4 @@ pub use error::MetricsError;
 pub use predictions::{Predictions, SUM_TOLERANCE};
 pub use temperature::{PROBABILITY_FLOOR, Temperature, TemperatureFit};
 pub use uncertainty::{MonteCarlo, Uncertainty};
+pub(crate) use uncertainty::{entropy, kl};

@@ -43,7 +43,7 @@ impl<T: Copy + Into<f64>> Predictions<'_, T> {
     ///
     /// `-1/N sum_i ln max(p_i[y_i], floor)`
     ///
-    /// scikit-learn's `log_loss` clips so, with `floor` the machine epsilon of its input
+    /// scikit-learn's `log_loss` does the same with the machine epsilon of its input as `floor`
     /// (`f64::EPSILON` or `f32::EPSILON`). A floor that is negative or NaN clips nothing.
     pub fn nll_with_floor(&self, floor: f64) -> f64 {
         let total: f64 =

@@ -2,17 +2,20 @@
 //!
 //! `p = softmax(z / T)`, with `T` minimizing the negative log-likelihood (Guo et al., *On
 //! Calibration of Modern Neural Networks*, ICML 2017). `T > 1` softens an overconfident network;
-//! the predicted classes, hence the accuracy, do not change.
+//! the predicted classes, hence the accuracy, do not change. In place of labels the target may be
+//! probabilities `q`, such as those of a Monte Carlo prediction; then `T` minimizes the
+//! cross-entropy from `q`, and no label is needed.
 //!
 //! In the inverse temperature `b = 1 / T` the objective
-//! `L(b) = 1/N sum_i [ln sum_k exp(b z_ik) - b z_iy]` is convex, with
-//! `L'(b) = 1/N sum_i (E_b[z_i] - z_iy)` and `L''(b) = 1/N sum_i Var_b[z_i]`. So the minimum
+//! `L(b) = 1/N sum_i [ln sum_k exp(b z_ik) - b t_i]` is convex, where `t_i` is the logit of the
+//! label or the mean logit `sum_k q_ik z_ik` of the target, with
+//! `L'(b) = 1/N sum_i (E_b[z_i] - t_i)` and `L''(b) = 1/N sum_i Var_b[z_i]`. So the minimum
 //! over `b in [0, inf]` is found by Newton's method inside a bracket, and its two ends
 //! are told apart from an interior minimum without iteration.
 
 use std::fmt::Display;
 
-use super::predictions::{check_labels, check_shape};
+use super::predictions::{check_labels, check_probabilities, check_shape};
 use super::{MetricsError, Predictions};
 
 /// Probabilities below this, the smallest positive `f32` (`1.4e-45`), are raised to it before
@@ -27,6 +30,9 @@ pub const PROBABILITY_FLOOR: f64 = f32::from_bits(1) as f64;
 pub struct Temperature(f64);
 
 /// A fitted temperature and what it achieves on the data it was fitted to.
+///
+/// Where the target is probabilities, read "cross-entropy from the target" for "negative
+/// log-likelihood".
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TemperatureFit {
     /// The minimizer of the negative log-likelihood.
@@ -93,7 +99,52 @@ impl Temperature {
         let labels = check_labels(labels, classes)?;
         check_logits(logits, classes)?;
         let logits = logits.iter().map(|&z| z.into()).collect();
-        Ok(Objective::new(logits, &labels, classes).fit())
+        Ok(Objective::to_labels(logits, &labels, classes).fit())
+    }
+
+    /// Minimizes the cross-entropy of `softmax(z / T)` from target probabilities, one row of them
+    /// for each row of logits: `-1/N sum_i sum_k q_ik ln softmax(z_i / T)_k`.
+    ///
+    /// It differs from the mean `KL(q | softmax(z / T))` by a constant, and needs no labels: with
+    /// the Monte Carlo predictions of a noisy network as the target, it calibrates the network's
+    /// pass without noise on any inputs.
+    ///
+    /// # Defined corners
+    /// Those of [`fit_logits`](Self::fit_logits), with "the label's logit" replaced by the target's
+    /// mean logit: `T = 0` if all of the target's mass is on largest logits, `T = inf` if its mean
+    /// logit is no more than the average, one if every row is constant.
+    ///
+    /// # Errors
+    /// If there are no rows, the shapes do not fit, a logit is not finite, or a row of targets is
+    /// not a distribution (within [`SUM_TOLERANCE`](super::SUM_TOLERANCE)).
+    ///
+    /// # Example
+    /// ```
+    /// use vmf_core::metrics::Temperature;
+    ///
+    /// let logits = [4.0, 0.0, -2.0, 1.0, 3.0, 0.5];
+    /// let softer = Temperature::new(2.5)?.softmax(&logits, 3)?;
+    /// let fit = Temperature::fit_targets(&logits, &softer, 3)?;
+    /// assert!((fit.temperature.value() - 2.5).abs() < 1e-12);
+    /// # Ok::<(), vmf_core::metrics::MetricsError>(())
+    /// ```
+    pub fn fit_targets<T, Q>(
+        logits: &[T],
+        targets: &[Q],
+        classes: usize,
+    ) -> Result<TemperatureFit, MetricsError>
+    where
+        T: Copy + Into<f64>,
+        Q: Copy + Into<f64>,
+    {
+        let rows = targets.len().checked_div(classes).unwrap_or(0);
+        check_shape(targets.len(), rows, classes)?;
+        check_shape(logits.len(), rows, classes)?;
+        check_probabilities(targets, classes)?;
+        check_logits(logits, classes)?;
+        let logits = logits.iter().map(|&z| z.into()).collect();
+        let targets: Vec<f64> = targets.iter().map(|&q| q.into()).collect();
+        Ok(Objective::to_probabilities(logits, &targets, classes).fit())
     }
 
     /// [`fit_logits`](Self::fit_logits) on the logarithms of probabilities, which are logits up to
@@ -104,7 +155,7 @@ impl Temperature {
         T: Copy + Into<f64>,
     {
         let logits = log_probabilities(predictions);
-        Objective::new(logits, predictions.labels(), predictions.classes()).fit()
+        Objective::to_labels(logits, predictions.labels(), predictions.classes()).fit()
     }
 
     /// `softmax(z / T)` of each row of logits, ready for [`Predictions::new`].
@@ -170,24 +221,40 @@ fn subtract_maximum(row: &mut [f64]) {
     row.iter_mut().for_each(|z| *z -= maximum);
 }
 
-/// The negative log-likelihood as a function of the temperature.
-struct Objective<'a> {
+/// The negative log-likelihood, or the cross-entropy, as a function of the temperature.
+struct Objective {
     /// Logits less their row's maximum, divided by `scale`: in `[-1, 0]`.
     deficits: Vec<f64>,
     /// The largest spread of a row, so that the search works on numbers of order one.
     scale: f64,
-    labels: &'a [usize],
+    /// The deficit of each row's label, or the mean deficit of its target.
+    targets: Vec<f64>,
     classes: usize,
 }
 
-impl<'a> Objective<'a> {
-    fn new(mut logits: Vec<f64>, labels: &'a [usize], classes: usize) -> Self {
+impl Objective {
+    fn to_labels(logits: Vec<f64>, labels: &[usize], classes: usize) -> Self {
+        Self::new(logits, classes, |i, row| row[labels[i]])
+    }
+
+    fn to_probabilities(logits: Vec<f64>, targets: &[f64], classes: usize) -> Self {
+        Self::new(logits, classes, |i, row| {
+            let target = &targets[i * classes..][..classes];
+            // Rows are distributions up to a tolerance; here they are made so.
+            let sum: f64 = target.iter().sum();
+            row.iter().zip(target).map(|(d, q)| q * d).sum::<f64>() / sum
+        })
+    }
+
+    fn new(mut logits: Vec<f64>, classes: usize, target: impl Fn(usize, &[f64]) -> f64) -> Self {
         logits.chunks_exact_mut(classes).for_each(subtract_maximum);
         let scale = logits.iter().fold(0.0, |largest: f64, d| largest.max(-d));
         if scale > 0.0 {
             logits.iter_mut().for_each(|d| *d /= scale);
         }
-        Self { deficits: logits, scale, labels, classes }
+        let rows = logits.chunks_exact(classes).enumerate();
+        let targets = rows.map(|(i, row)| target(i, row)).collect();
+        Self { deficits: logits, scale, targets, classes }
     }
 
     fn fit(&self) -> TemperatureFit {
@@ -203,29 +270,29 @@ impl<'a> Objective<'a> {
         }
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&[f64], usize)> {
+    fn rows(&self) -> impl Iterator<Item = (&[f64], f64)> {
         let rows = self.deficits.chunks_exact(self.classes);
-        rows.zip(self.labels.iter().copied())
+        rows.zip(self.targets.iter().copied())
     }
 
-    /// `1/N sum_i [ln sum_k exp(d_ik / T) - d_iy / T]`
+    /// `1/N sum_i [ln sum_k exp(d_ik / T) - t_i / T]`
     fn nll(&self, temperature: Temperature) -> f64 {
         let scaled =
             Temperature(if self.scale > 0.0 { temperature.0 / self.scale } else { temperature.0 });
         let total: f64 = self
             .rows()
-            .map(|(row, label)| {
+            .map(|(row, target)| {
                 let sum: f64 = row.iter().map(|&d| scaled.divide(d).exp()).sum();
-                sum.ln() - scaled.divide(row[label])
+                sum.ln() - scaled.divide(target)
             })
             .sum();
-        total / self.labels.len() as f64
+        total / self.targets.len() as f64
     }
 
     /// `L'(b)` and `L''(b)`, both times `N`.
     fn slope_and_curvature(&self, b: f64) -> (f64, f64) {
         let (mut slope, mut curvature) = (0.0, 0.0);
-        for (row, label) in self.rows() {
+        for (row, target) in self.rows() {
             let (mut sum, mut first, mut second) = (0.0, 0.0, 0.0);
             for &d in row {
                 let weight = (b * d).exp();
@@ -234,7 +301,7 @@ impl<'a> Objective<'a> {
                 second += weight * d * d;
             }
             let mean = first / sum;
-            slope += mean - row[label];
+            slope += mean - target;
             curvature += second / sum - mean * mean;
         }
         (slope, curvature)
@@ -242,7 +309,7 @@ impl<'a> Objective<'a> {
 
     /// The minimizer of `L` over `b in [0, inf]`, for rows that are not all constant.
     fn best_inverse_temperature(&self) -> f64 {
-        if self.rows().all(|(row, label)| row[label] == 0.0) {
+        if self.targets.iter().all(|&target| target == 0.0) {
             return f64::INFINITY;
         }
         let rising = |b: f64| self.slope_and_curvature(b).0 >= 0.0;

@@ -1,4 +1,4 @@
-//! Entropy, and its split into what more data could not remove and what it could.
+//! Entropy, and its split into aleatoric and epistemic uncertainty.
 //!
 //! A Bayesian network gives a distribution per posterior sample, `p_s`. The entropy of their
 //! mean `p = 1/S sum_s p_s` is the total uncertainty; the mean of their entropies is the part the
@@ -135,7 +135,7 @@ impl<'a, T: Copy + Into<f64>> MonteCarlo<'a, T> {
             let example = row % examples;
             let center = &mean[example * self.classes..][..self.classes];
             expected_entropy[example] += entropy(sample.iter().map(|&p| p.into()));
-            mutual_information[example] += divergence(sample.iter().map(|&p| p.into()), center);
+            mutual_information[example] += kl(sample.iter().map(|&p| p.into()), center);
         }
         let scale = self.samples as f64;
         expected_entropy.iter_mut().for_each(|h| *h /= scale);
@@ -152,16 +152,16 @@ impl<'a, T: Copy + Into<f64>> MonteCarlo<'a, T> {
 }
 
 /// `-sum_k p_k ln p_k` with `0 ln 0 = 0`.
-fn entropy(row: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn entropy(row: impl Iterator<Item = f64>) -> f64 {
     // A probability a rounding error above one must not make the entropy negative.
     row.map(|p| if p > 0.0 { -p * p.ln() } else { 0.0 }).sum::<f64>().max(0.0)
 }
 
 /// `sum_k p_k ln(p_k / q_k) - (p_k - q_k)`, every term of which is at least zero.
 ///
-/// The second part sums to nothing over the samples whose mean `q` is; with it, samples that
+/// The second part sums to zero over the samples, because `q` is their mean. With it, samples that
 /// nearly agree keep their digits: `ln(p / q) = ln(1 + d)` with the small `d = (p - q) / q`.
-fn divergence(row: impl Iterator<Item = f64>, mean: &[f64]) -> f64 {
+pub(crate) fn kl(row: impl Iterator<Item = f64>, mean: &[f64]) -> f64 {
     row.zip(mean)
         .map(|(p, &q)| {
             if p == 0.0 || q == 0.0 {

@@ -295,3 +295,30 @@ fn logits_and_temperatures_that_are_none_are_refused() {
     assert!(Temperature::new(f64::NAN).is_err());
     assert_eq!(Temperature::new(1.0), Ok(Temperature::ONE));
 }
+
+#[test]
+fn targets_have_the_corners_of_labels() {
+    let fit =
+        |logits: &[f64], targets: &[f64]| Temperature::fit_targets(logits, targets, 2).unwrap();
+    // All mass on the largest logits, ties included; at the average logit or below; no effect.
+    assert_eq!(fit(&[2.0, 0.0, 1.0, 1.0], &[1.0, 0.0, 0.3, 0.7]).temperature.value(), 0.0);
+    assert_eq!(fit(&[2.0, 0.0], &[0.5, 0.5]).temperature.value(), f64::INFINITY);
+    assert_eq!(fit(&[2.0, 0.0], &[0.1, 0.9]).temperature.value(), f64::INFINITY);
+    assert_eq!(fit(&[3.0, 3.0], &[0.1, 0.9]).temperature, Temperature::ONE);
+    for gap in [1e-300, 1.0, 1e300] {
+        let value = fit(&[gap, 0.0], &[0.75, 0.25]).temperature.value();
+        assert_close("T", value / (gap / 3.0_f64.ln()), 1.0, 1e-14);
+    }
+}
+
+#[test]
+fn targets_that_are_none_are_refused() {
+    let error =
+        |logits: &[f64], targets: &[f64]| Temperature::fit_targets(logits, targets, 2).unwrap_err();
+    assert_eq!(error(&[], &[]), MetricsError::Empty);
+    assert!(matches!(error(&[0.0, 1.0], &[0.5, 0.5, 0.5]), MetricsError::Shape { .. }));
+    assert!(matches!(error(&[0.0, 1.0], &[0.5, 0.5, 0.5, 0.5]), MetricsError::Shape { .. }));
+    assert!(matches!(error(&[0.0, 1.0], &[0.5, 0.6]), MetricsError::RowSum { row: 0, .. }));
+    assert!(matches!(error(&[0.0, f64::NAN], &[0.5, 0.5]), MetricsError::Logit { .. }));
+    assert!(Temperature::fit_targets(&[0.0], &[1.0], 0).is_err());
+}

@@ -180,6 +180,42 @@ proptest! {
         prop_assert!(fit.nll_after <= nll + ROUNDING);
     }
 
+    /// Labels are targets that put all their mass on one class.
+    #[test]
+    fn one_hot_targets_are_labels((logits, labels, classes) in logits_and_labels()) {
+        let one_hot: Vec<f32> = labels
+            .iter()
+            .flat_map(|&label| (0..classes).map(move |k| if k == label { 1.0 } else { 0.0 }))
+            .collect();
+        let to_labels = Temperature::fit_logits(&logits, &labels, classes).unwrap();
+        let to_targets = Temperature::fit_targets(&logits, &one_hot, classes).unwrap();
+        prop_assert_eq!(to_labels, to_targets);
+    }
+
+    /// A target made by a temperature gives that temperature back; the cross-entropy is then the
+    /// target's entropy, and no other temperature does better.
+    #[test]
+    fn a_temperature_is_recovered_from_its_probabilities(
+        (logits, _, classes) in logits_and_labels(),
+        log_temperature in -0.5..4.0,
+        log_other in -1.0..4.0,
+    ) {
+        prop_assume!(logits.chunks_exact(classes).any(|row| {
+            row.iter().any(|z| (z - row[0]).abs() > 0.1)
+        }));
+        let [truth, other] = [log_temperature, log_other].map(|t: f64| Temperature::new(t.exp()).unwrap());
+        let targets = truth.softmax(&logits, classes).unwrap();
+        let fit = Temperature::fit_targets(&logits, &targets, classes).unwrap();
+        prop_assert!((fit.temperature.value() / truth.value() - 1.0).abs() < 1e-6);
+        let zeros = vec![0; targets.len() / classes];
+        let p = Predictions::new(&targets, &zeros, classes).unwrap();
+        let entropy = p.entropy().iter().sum::<f64>() / p.len() as f64;
+        prop_assert!((fit.nll_after - entropy).abs() < 1e-9);
+        let scaled = other.softmax(&logits, classes).unwrap();
+        let cross: f64 = targets.iter().zip(&scaled).map(|(q, p)| -q * p.max(1e-300).ln()).sum();
+        prop_assert!(fit.nll_after <= cross / p.len() as f64 + ROUNDING);
+    }
+
     #[test]
     fn temperature_keeps_the_predicted_class(
         (logits, labels, classes) in logits_and_labels(),

@@ -1,10 +1,10 @@
-"""PyTorch's side of the bn_noise bench: times one forward and backward for every line it reads.
+"""The PyTorch side of the bn_noise benchmark: times one forward and backward pass for every line it reads.
 
     python bn_noise.py BATCH CHANNELS SIDE THREADS
 
-First it prints the version of PyTorch and the names of its variants, tab separated; then, for each line of input,
-the seconds that each variant took. The bench sends a line between its own measurements, so that both sides see the
-same machine.
+First it prints the version of PyTorch and the names of its variants, separated by tabs. Then, for each line of
+input, it prints the seconds that each variant took. The benchmark sends a line between its own measurements, so
+that both sides see the same machine.
 """
 
 import sys
@@ -32,7 +32,7 @@ class Variant:
     def noise(self):
         if self.memory_format == torch.contiguous_format:
             return torch.randn_like(self.u)
-        # drawn in the order of memory, which is several times faster
+        # Drawing in the order of memory is several times faster.
         return torch.randn(batch, side, side, channels).permute(0, 3, 1, 2)
 
     def step(self):

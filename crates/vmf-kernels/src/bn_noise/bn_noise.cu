@@ -1,19 +1,22 @@
-// Batch normalization + noise + ReLU in CUDA, the twin of the CPU kernel beside it. Tensors are NCHW and contiguous.
+// Batch normalization, noise and ReLU in CUDA: the twin of the CPU kernel beside it. Tensors are
+// NCHW and contiguous.
 //
-//     forward     y  = act(xhat + sigma_g eps),   xhat = (u - mean) rstd,   rstd = 1 / sqrt(variance + epsilon)
-//     backward    g  = dy [y > 0],   dsigma_g = sum g eps,
+//     forward     y  = act(xhat + sigma_g z),   xhat = (u - mean) rstd,   rstd = 1 / sqrt(variance + eps)
+//     backward    g  = dy [y > 0],   dsigma_g = sum g z,
 //                 du = rstd (g - mean(g) - xhat mean(g xhat))    with batch statistics, rstd g with given ones
 //
-// Bytes per element, with b bytes of storage: forward 3b (u is read by `statistics` and by `forward`, y is written),
-// evaluation 2b, backward 5b (u and dy are read by `gradient_sums` and by `backward`, du is written). eps is never in
-// memory: whoever needs it regenerates it in registers, and with it the sign of y, so the backward does not read y.
+// Bytes per element, with b bytes of storage: forward 3b (`statistics` and `forward` read u, y is
+// written), evaluation 2b, backward 5b (`gradient_sums` and `backward` read u and dy, du is
+// written). z is never in memory. A kernel that needs it makes it again in registers, and with it
+// the sign of y, so the backward pass does not read y.
 //
-// Every kernel is a template over the storage T (float, Half, Bfloat; arithmetic is float) and the width W of the unit
-// a thread loads at once: 4 consecutive elements, which are also one Philox block, where the space of a channel is a
-// multiple of 4, else 1. There are no atomics and every reduction has a fixed order: the same launch gives the same bits.
+// Every kernel is a template over the storage T (float, Half, Bfloat; arithmetic is in float) and
+// the width W of the vector that a thread loads at once. W is 4 where the positions of an image are
+// a multiple of 4, which makes a vector one Philox block; otherwise it is 1. There are no atomics,
+// and every reduction has a fixed order: the same launch gives the same bits.
 //
-// The file is compiled after noise.cuh and reduction.cuh and before the entry points of one storage (see KERNELS at its
-// end), by NVRTC or, in the tests, by a C++ compiler.
+// The file is compiled after noise.cuh and reduction.cuh and before the entry points of one storage
+// (see KERNELS at its end), by NVRTC or, in the tests, by a C++ compiler.
 
 // ---------------------------------------------------------------------------------------------------- storage
 
@@ -52,29 +55,29 @@ __device__ __forceinline__ void from_float(float wide, Bfloat &value) {
 }
 
 template <typename T, int W>
-struct alignas(sizeof(T) * W) Unit {
+struct alignas(sizeof(T) * W) Vector {
     T element[W];
 };
 
 template <typename T, int W>
 __device__ __forceinline__ void load(const T *from, u64 index, float (&to)[W]) {
-    const Unit<T, W> unit = *reinterpret_cast<const Unit<T, W> *>(from + index);
+    const Vector<T, W> vector = *reinterpret_cast<const Vector<T, W> *>(from + index);
 #pragma unroll
-    for (int j = 0; j < W; ++j) to[j] = to_float(unit.element[j]);
+    for (int j = 0; j < W; ++j) to[j] = to_float(vector.element[j]);
 }
 
 template <typename T, int W>
 __device__ __forceinline__ void store(T *to, u64 index, const float (&from)[W]) {
-    Unit<T, W> unit;
+    Vector<T, W> vector;
 #pragma unroll
-    for (int j = 0; j < W; ++j) from_float(from[j], unit.element[j]);
-    *reinterpret_cast<Unit<T, W> *>(to + index) = unit;
+    for (int j = 0; j < W; ++j) from_float(from[j], vector.element[j]);
+    *reinterpret_cast<Vector<T, W> *>(to + index) = vector;
 }
 
 // ------------------------------------------------------------------------------------- arithmetic of an element
 
-// The statistics of one channel. The mean is the sum mean + remainder: where a channel has mean 10^4 and deviation
-// 10^-2, rounding its mean to one float would shift xhat by several per cent.
+// The statistics of one channel. Its mean is the sum mean + remainder: where a channel has mean 10^4
+// and deviation 10^-2, rounding the mean to one float would shift xhat by several per cent.
 struct Channel {
     float mean, remainder, rstd;
 
@@ -84,13 +87,14 @@ struct Channel {
           remainder(statistics[3 * problem.channels + channel]),
           rstd(statistics[2 * problem.channels + channel]) {}
 
-    // One rounding each, never contracted: forward and backward agree on every bit of xhat and on the sign of y.
+    // Each operation rounds once and is never contracted, so forward and backward agree on every bit
+    // of xhat and on the sign of y.
     __device__ __forceinline__ float normalized(float u) const {
         return __fmul_rn(__fsub_rn(__fsub_rn(u, mean), remainder), rstd);
     }
 };
 
-// Whether act let the gradient through, [y > 0] for the y as it was stored.
+// Whether act let the gradient pass: [y > 0], for y as it was stored.
 template <typename T>
 __device__ __forceinline__ bool passed(const Problem &problem, float pre_activation) {
     T stored;
@@ -100,81 +104,81 @@ __device__ __forceinline__ bool passed(const Problem &problem, float pre_activat
 
 __device__ __forceinline__ float sigma_of(const Problem &problem, const float *sigma, u32 channel) {
     if (!problem.noise.enabled) return 0.0f;
-    // The comparison spares the division in the usual case, one group.
+    // The comparison saves the division in the usual case of one group.
     return sigma[channel < problem.channels_per_group ? 0 : channel / problem.channels_per_group];
 }
 
-// eps of a unit; zero where noise is off.
+// z of a vector; zero without noise.
 template <int W>
-__device__ __forceinline__ void noise_of(const Problem &problem, u64 flat, float (&eps)[W]) {
+__device__ __forceinline__ void noise_of(const Problem &problem, u64 flat, float (&z)[W]) {
     if (problem.noise.enabled) {
-        normals(problem.noise, flat, eps);
+        normals(problem.noise, flat, z);
     } else {
 #pragma unroll
-        for (int j = 0; j < W; ++j) eps[j] = 0.0f;
+        for (int j = 0; j < W; ++j) z[j] = 0.0f;
     }
 }
 
-// g and xhat of a unit.
+// g and xhat of a vector.
 template <typename T, int W>
 __device__ __forceinline__ void gradient_of(const Problem &problem, const Channel &channel, float sigma, const T *u,
-                                            const T *dy, u64 flat, const float (&eps)[W], float (&g)[W],
+                                            const T *dy, u64 flat, const float (&z)[W], float (&g)[W],
                                             float (&xhat)[W]) {
     load<T, W>(u, flat, xhat);
     load<T, W>(dy, flat, g);
 #pragma unroll
     for (int j = 0; j < W; ++j) {
         xhat[j] = channel.normalized(xhat[j]);
-        if (!passed<T>(problem, fmaf(sigma, eps[j], xhat[j]))) g[j] = 0.0f;
+        if (!passed<T>(problem, fmaf(sigma, z[j], xhat[j]))) g[j] = 0.0f;
     }
 }
 
 // ------------------------------------------------------------------------------------------------ statistics
 
-// Deviations are taken from a pivot, the first element of the channel: it lies among the values, so their differences
-// to it keep the precision that their mean in a single float would lose.
+// Deviations are taken from a pivot, the first element of the channel. It lies among the values, so
+// their differences to it keep the precision that their mean in a single float would lose.
 template <typename T>
 __device__ __forceinline__ float pivot_of(const T *u, const Problem &problem, u32 channel) {
-    return to_float(u[(u64)channel * problem.space]);
+    return to_float(u[(u64)channel * problem.positions]);
 }
 
 __device__ __forceinline__ void store_statistics(float *statistics, const Problem &problem, u32 channel, float mean,
                                                  float variance, float remainder) {
     statistics[channel] = mean;
     statistics[problem.channels + channel] = variance;
-    statistics[2 * problem.channels + channel] = rsqrtf(variance + problem.epsilon);
+    statistics[2 * problem.channels + channel] = rsqrtf(variance + problem.eps);
     statistics[3 * problem.channels + channel] = remainder;
 }
 
 template <typename T>
 __device__ __forceinline__ void finish_statistics(const T *u, float *statistics, const Problem &problem, u32 channel,
-                                                  const Moments &moments) {
-    // Knuth's exact sum: mean + remainder = pivot + moments.mean.
-    const float pivot = pivot_of(u, problem, channel), mean = pivot + moments.mean;
+                                                  const Welford &welford) {
+    // Knuth's exact sum: mean + remainder = pivot + welford.mean.
+    const float pivot = pivot_of(u, problem, channel), mean = pivot + welford.mean;
     const float added = mean - pivot;
-    const float remainder = (pivot - (mean - added)) + (moments.mean - added);
-    store_statistics(statistics, problem, channel, mean, moments.square / moments.count, remainder);
+    const float remainder = (pivot - (mean - added)) + (welford.mean - added);
+    store_statistics(statistics, problem, channel, mean, welford.squares / welford.count, remainder);
 }
 
 template <typename T, int W>
 __device__ __forceinline__ void statistics_of(const T *u, float *partials, float *statistics, const Problem &problem,
                                               const Tiling &tiling) {
     Walk walk(problem, tiling, W);
-    Moments moments = {0.0f, 0.0f, 0.0f};
+    Welford welford = {0.0f, 0.0f, 0.0f};
     if (walk.inside()) {
         const float pivot = pivot_of(u, problem, walk.channel());
         for (; walk.inside(); walk.advance()) {
             float x[W];
             load<T, W>(u, walk.flat(problem, W), x);
-            Moments unit = {(float)W, 0.0f, 0.0f};
+            Welford own = {(float)W, 0.0f, 0.0f};
 #pragma unroll
-            for (int j = 0; j < W; ++j) unit.mean += (x[j] -= pivot) / W;
+            for (int j = 0; j < W; ++j) own.mean += (x[j] -= pivot) / W;
 #pragma unroll
-            for (int j = 0; j < W; ++j) unit.square += (x[j] - unit.mean) * (x[j] - unit.mean);
-            moments.merge(unit);
+            for (int j = 0; j < W; ++j) own.squares += (x[j] - own.mean) * (x[j] - own.mean);
+            welford.merge(own);
         }
     }
-    merge_block(walk, moments, Moments{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Moments &sum) {
+    merge_block(walk, welford, Welford{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Welford &sum) {
         if (tiling.parts == 1)
             finish_statistics(u, statistics, problem, channel, sum);
         else
@@ -185,7 +189,7 @@ __device__ __forceinline__ void statistics_of(const T *u, float *partials, float
 template <typename T>
 __device__ __forceinline__ void merge_statistics_of(const T *u, const float *partials, float *statistics,
                                                     const Problem &problem, const Tiling &tiling) {
-    merge_parts(partials, problem, tiling, Moments{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Moments &sum) {
+    merge_parts(partials, problem, tiling, Welford{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Welford &sum) {
         finish_statistics(u, statistics, problem, channel, sum);
     });
 }
@@ -200,17 +204,17 @@ given_statistics(const float *mean, const float *variance, float *statistics, Pr
 
 // ---------------------------------------------------------------------------------------------- elementwise
 
-// Every unit of the tensor in turn, one grid after the other, with its channel: visit(flat, channel).
+// Every vector of the tensor in turn, one grid after the other, with its channel: visit(flat, channel).
 template <int W, typename Visit>
-__device__ __forceinline__ void for_each_unit(const Problem &problem, Visit visit) {
-    const u32 columns = problem.space / W;
-    const u64 units = (u64)problem.batch * problem.channels * columns, stride = (u64)gridDim.x * BLOCK;
-    u64 unit = (u64)blockIdx.x * BLOCK + threadIdx.x;
-    if (unit >= units) return;
-    u32 column = (u32)(unit % columns), channel = (u32)(unit / columns % problem.channels);
+__device__ __forceinline__ void for_each_vector(const Problem &problem, Visit visit) {
+    const u32 columns = problem.positions / W;
+    const u64 vectors = (u64)problem.batch * problem.channels * columns, stride = (u64)gridDim.x * BLOCK;
+    u64 vector = (u64)blockIdx.x * BLOCK + threadIdx.x;
+    if (vector >= vectors) return;
+    u32 column = (u32)(vector % columns), channel = (u32)(vector / columns % problem.channels);
     const u32 column_step = (u32)(stride % columns), channel_step = (u32)(stride / columns % problem.channels);
-    for (; unit < units; unit += stride) {
-        visit(unit * W, channel);
+    for (; vector < vectors; vector += stride) {
+        visit(vector * W, channel);
         column += column_step;
         channel += channel_step;
         if (column >= columns) {
@@ -224,15 +228,15 @@ __device__ __forceinline__ void for_each_unit(const Problem &problem, Visit visi
 template <typename T, int W>
 __device__ __forceinline__ void forward_of(const T *u, const float *statistics, const float *sigma, T *y,
                                            const Problem &problem) {
-    for_each_unit<W>(problem, [&](u64 flat, u32 channel) {
+    for_each_vector<W>(problem, [&](u64 flat, u32 channel) {
         const Channel of_channel(problem, statistics, channel);
         const float scale = sigma_of(problem, sigma, channel);
-        float x[W], eps[W];
+        float x[W], z[W];
         load<T, W>(u, flat, x);
-        noise_of<W>(problem, flat, eps);
+        noise_of<W>(problem, flat, z);
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-            x[j] = fmaf(scale, eps[j], of_channel.normalized(x[j]));
+            x[j] = fmaf(scale, z[j], of_channel.normalized(x[j]));
             // A comparison and not fmaxf, which would turn a NaN into 0 and hide it.
             if (problem.relu && x[j] < 0.0f) x[j] = 0.0f;
         }
@@ -242,12 +246,12 @@ __device__ __forceinline__ void forward_of(const T *u, const float *statistics, 
 
 // -------------------------------------------------------------------------------------------------- backward
 
-// sums = [mean of g][mean of g xhat][sum of g eps], each of `channels` values.
+// sums = [mean of g][mean of g xhat][sum of g z], each of `channels` values.
 __device__ __forceinline__ void store_sums(float *sums, const Problem &problem, u32 channel, const GradientSums &sum) {
-    const float count = (float)((u64)problem.batch * problem.space);
+    const float count = (float)((u64)problem.batch * problem.positions);
     sums[channel] = sum.g / count;
     sums[problem.channels + channel] = sum.g_xhat / count;
-    sums[2 * problem.channels + channel] = sum.g_eps;
+    sums[2 * problem.channels + channel] = sum.g_z;
 }
 
 template <typename T, int W>
@@ -261,13 +265,13 @@ __device__ __forceinline__ void gradient_sums_of(const T *u, const T *dy, const 
         const float scale = sigma_of(problem, sigma, walk.channel());
         for (; walk.inside(); walk.advance()) {
             const u64 flat = walk.flat(problem, W);
-            float eps[W], g[W], xhat[W];
-            noise_of<W>(problem, flat, eps);
-            gradient_of<T, W>(problem, of_channel, scale, u, dy, flat, eps, g, xhat);
-            GradientSums unit = {0.0f, 0.0f, 0.0f};
+            float z[W], g[W], xhat[W];
+            noise_of<W>(problem, flat, z);
+            gradient_of<T, W>(problem, of_channel, scale, u, dy, flat, z, g, xhat);
+            GradientSums own = {0.0f, 0.0f, 0.0f};
 #pragma unroll
-            for (int j = 0; j < W; ++j) unit.merge({g[j], g[j] * xhat[j], g[j] * eps[j]});
-            sum.merge(unit);
+            for (int j = 0; j < W; ++j) own.merge({g[j], g[j] * xhat[j], g[j] * z[j]});
+            sum.merge(own);
         }
     }
     merge_block(walk, sum, GradientSums{0.0f, 0.0f, 0.0f}, [&](u32 channel, const GradientSums &total) {
@@ -285,16 +289,16 @@ merge_gradient_sums(const float *partials, float *sums, Problem problem, Tiling 
     });
 }
 
-// dsigma of a group, the sum of g eps over its channels: one block per group.
+// dsigma of a group, the sum of g z over its channels: one block per group.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 group_gradients(const float *sums, float *dsigma, Problem problem) {
     __shared__ float warp_sums[WARPS];
-    const float *g_eps = sums + 2 * problem.channels + blockIdx.x * problem.channels_per_group;
+    const float *g_z = sums + 2 * problem.channels + blockIdx.x * problem.channels_per_group;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     GradientSums sum = {0.0f, 0.0f, 0.0f};
-    for (u32 channel = threadIdx.x; channel < problem.channels_per_group; channel += BLOCK) sum.g_eps += g_eps[channel];
+    for (u32 channel = threadIdx.x; channel < problem.channels_per_group; channel += BLOCK) sum.g_z += g_z[channel];
     sum = merge_warp(sum);
-    if (lane == 0) warp_sums[warp] = sum.g_eps;
+    if (lane == 0) warp_sums[warp] = sum.g_z;
     __syncthreads();
     if (threadIdx.x == 0) {
         float total = 0.0f;
@@ -306,7 +310,7 @@ group_gradients(const float *sums, float *dsigma, Problem problem) {
 template <typename T, int W>
 __device__ __forceinline__ void backward_of(const T *u, const T *dy, const float *statistics, const float *sigma,
                                             const float *sums, T *du, const Problem &problem) {
-    for_each_unit<W>(problem, [&](u64 flat, u32 channel) {
+    for_each_vector<W>(problem, [&](u64 flat, u32 channel) {
         const Channel of_channel(problem, statistics, channel);
         const float scale = sigma_of(problem, sigma, channel);
         float mean_g = 0.0f, mean_g_xhat = 0.0f;
@@ -314,12 +318,12 @@ __device__ __forceinline__ void backward_of(const T *u, const T *dy, const float
             mean_g = sums[channel];
             mean_g_xhat = sums[problem.channels + channel];
         }
-        float eps[W], g[W], xhat[W];
-        // Without ReLU the gradient passes whatever the noise was.
+        float z[W], g[W], xhat[W];
+        // Without ReLU the gradient passes whatever the noise is.
 #pragma unroll
-        for (int j = 0; j < W; ++j) eps[j] = 0.0f;
-        if (problem.relu) noise_of<W>(problem, flat, eps);
-        gradient_of<T, W>(problem, of_channel, scale, u, dy, flat, eps, g, xhat);
+        for (int j = 0; j < W; ++j) z[j] = 0.0f;
+        if (problem.relu) noise_of<W>(problem, flat, z);
+        gradient_of<T, W>(problem, of_channel, scale, u, dy, flat, z, g, xhat);
 #pragma unroll
         for (int j = 0; j < W; ++j) g[j] = of_channel.rstd * (g[j] - mean_g - xhat[j] * mean_g_xhat);
         store<T, W>(du, flat, g);
@@ -328,9 +332,9 @@ __device__ __forceinline__ void backward_of(const T *u, const T *dy, const float
 
 // ---------------------------------------------------------------------------------- the entry points of a storage
 
-// Who compiles this file adds KERNELS(float, 4, f32_by4) and KERNELS(float, 1, f32_by1), or the same with Half and f16,
-// or with Bfloat and bf16: one storage is compiled when it is first used, not all three. Inputs and outputs never share
-// memory, which the launcher's signatures see to.
+// Whoever compiles this file appends KERNELS(float, 4, f32_by4) and KERNELS(float, 1, f32_by1), or
+// the same with Half and f16, or with Bfloat and bf16. A storage is compiled when it is first used.
+// The signatures of the launcher ensure that inputs and outputs never share memory.
 #define KERNELS(T, W, SUFFIX)                                                                                         \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
     statistics_##SUFFIX(const T *__restrict__ u, float *__restrict__ partials, float *__restrict__ statistics,        \

@@ -1,27 +1,28 @@
 //! The operation on a CUDA device: the launcher of bn_noise.cu (feature `cuda`).
 //!
 //! The functions mirror those of the [parent module](super), on buffers in device memory and on the
-//! caller's stream; they return as soon as the kernels are queued. Tensors are NCHW, stored in
+//! caller's stream. They return as soon as the kernels are queued. Tensors are NCHW, stored in
 //! `f32`, `f16` or `bf16`; statistics, sigma and dsigma are `f32`.
 //!
 //! # Memory traffic
 //!
-//! With b bytes of storage an element costs 3 b bytes in the training forward, 2 b in evaluation
-//! and 5 b in the backward: 12, 8 and 20 in `f32`, half of that in `f16` and `bf16`. Noise is
-//! regenerated in registers, and with it the sign of y, so the backward takes no y.
+//! With b bytes of storage, an element costs 3 b bytes in the forward pass of training, 2 b in
+//! evaluation and 5 b in the backward pass: 12, 8 and 20 in `f32`, half of that in `f16` and
+//! `bf16`. The noise is made again in registers, and with it the sign of y, so the backward pass
+//! takes no y.
 //!
 //! # Compilation
 //!
-//! The kernels are compiled by NVRTC for the device at hand when a storage is first used on it, and
+//! NVRTC compiles the kernels for the device at hand when a storage is first used on it. They are
 //! kept for the life of the process. No float is added atomically: a pass gives the same bits every
 //! time on the same device.
 //!
 //! # What has been checked
 //!
-//! This code has not run on a GPU yet. Its kernels are executed by the project's tests on the CPU,
-//! from the source and from the PTX that NVRTC makes of it, and this launcher runs there on a
-//! stand-in for the driver; none of these shows how fast it is. The package `cuda-check` has the
-//! suite to run on a GPU.
+//! This code has not run on a GPU yet. The project's tests execute its kernels on the CPU, from the
+//! source and from the PTX that NVRTC makes of it, and run this launcher on a stand-in for the
+//! driver. None of these shows how fast it is. The package `cuda-check` has the suite to run on a
+//! GPU.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +38,8 @@ use half::{bf16, f16};
 
 use super::Config;
 use super::launches::{
-    self, Argument, BLOCK, Launch, Plan, Pointers, Problem, STATISTICS, SUMS, Storage, Tiling,
+    self, Argument, BLOCK, Launch, Plan, Pointers, Problem, STATISTICS_PER_CHANNEL,
+    SUMS_PER_CHANNEL, Storage, Tiling,
 };
 use crate::error::check_length;
 use crate::noise::Noise;
@@ -96,7 +98,7 @@ impl CudaElement for bf16 {
 pub struct NoiseTerm<'a> {
     /// Where z comes from.
     pub noise: Noise,
-    /// G scales; G divides C, and channel c uses the scale `c / (C / G)`.
+    /// G scales. G divides C, and channel c uses the scale `c / (C / G)`.
     pub sigma: &'a CudaView<'a, f32>,
 }
 
@@ -140,7 +142,7 @@ impl Statistics {
     }
 }
 
-/// Normalizes with the statistics of this batch, writes y and returns them.
+/// Normalizes with the statistics of this batch, writes y and returns the statistics.
 pub fn forward_train<T: CudaElement>(
     stream: &Arc<CudaStream>,
     config: &Config,
@@ -148,20 +150,20 @@ pub fn forward_train<T: CudaElement>(
     u: &impl DevicePtr<T>,
     y: &mut impl DevicePtrMut<T>,
 ) -> Result<Statistics, Error> {
-    let pass = Pass::new::<T>(stream, config, noise)?;
-    pass.check("u", u, config.shape.elements())?;
-    pass.check("y", y, config.shape.elements())?;
-    let mut statistics = pass.statistics()?;
+    let launcher = Launcher::new::<T>(stream, config, noise)?;
+    launcher.check("u", u, config.shape.elements())?;
+    launcher.check("y", y, config.shape.elements())?;
+    let mut statistics = launcher.statistics()?;
     {
         let (u, _u) = u.device_ptr(stream);
         let (y, _y) = y.device_ptr_mut(stream);
-        let plan = pass.plan(&[u, y])?;
-        let mut partials = pass.scratch(plan.partials())?;
-        let (partials, _partials) = pass.pointer_mut(&mut partials);
-        let (sigma, _sigma) = pass.sigma();
+        let plan = launcher.plan(&[u, y])?;
+        let mut partials = launcher.scratch(plan.partials())?;
+        let (partials, _partials) = launcher.pointer_mut(&mut partials);
+        let (sigma, _sigma) = launcher.sigma();
         let (statistics, _statistics) = statistics.values.device_ptr_mut(stream);
         let at = Pointers { u, y, sigma, statistics, partials, ..Pointers::default() };
-        pass.launch(&plan.forward_train(&at))?;
+        launcher.launch(&plan.forward_train(&at))?;
     }
     Ok(statistics)
 }
@@ -177,21 +179,21 @@ pub fn forward_eval<T: CudaElement>(
     u: &impl DevicePtr<T>,
     y: &mut impl DevicePtrMut<T>,
 ) -> Result<Statistics, Error> {
-    let pass = Pass::new::<T>(stream, config, noise)?;
-    pass.check("u", u, config.shape.elements())?;
-    pass.check("y", y, config.shape.elements())?;
-    pass.check("mean", mean, config.shape.channels)?;
-    pass.check("variance", variance, config.shape.channels)?;
-    let mut statistics = pass.statistics()?;
+    let launcher = Launcher::new::<T>(stream, config, noise)?;
+    launcher.check("u", u, config.shape.elements())?;
+    launcher.check("y", y, config.shape.elements())?;
+    launcher.check("mean", mean, config.shape.channels)?;
+    launcher.check("variance", variance, config.shape.channels)?;
+    let mut statistics = launcher.statistics()?;
     {
         let (u, _u) = u.device_ptr(stream);
         let (y, _y) = y.device_ptr_mut(stream);
         let (mean, _mean) = mean.device_ptr(stream);
         let (variance, _variance) = variance.device_ptr(stream);
-        let (sigma, _sigma) = pass.sigma();
+        let (sigma, _sigma) = launcher.sigma();
         let (statistics, _statistics) = statistics.values.device_ptr_mut(stream);
         let at = Pointers { u, y, sigma, mean, variance, statistics, ..Pointers::default() };
-        pass.launch(&pass.plan(&[u, y])?.forward_eval(&at))?;
+        launcher.launch(&launcher.plan(&[u, y])?.forward_eval(&at))?;
     }
     Ok(statistics)
 }
@@ -199,8 +201,8 @@ pub fn forward_eval<T: CudaElement>(
 /// The gradient of [`forward_train`]: writes du and returns dsigma, one value for each scale (none
 /// without noise).
 ///
-/// `config`, `noise` and `statistics` must be those of the forward pass.
-pub fn backward<T: CudaElement>(
+/// `config`, `noise` and `statistics` must be those of the forward launcher.
+pub fn backward_train<T: CudaElement>(
     stream: &Arc<CudaStream>,
     config: &Config,
     noise: Option<NoiseTerm>,
@@ -209,8 +211,8 @@ pub fn backward<T: CudaElement>(
     dy: &impl DevicePtr<T>,
     du: &mut impl DevicePtrMut<T>,
 ) -> Result<Option<CudaSlice<f32>>, Error> {
-    let pass = Pass::new::<T>(stream, config, noise)?;
-    pass.backward(Plan::backward, statistics, u, dy, du)
+    let launcher = Launcher::new::<T>(stream, config, noise)?;
+    launcher.backward(Plan::backward_train, statistics, u, dy, du)
 }
 
 /// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.
@@ -223,29 +225,29 @@ pub fn backward_eval<T: CudaElement>(
     dy: &impl DevicePtr<T>,
     du: &mut impl DevicePtrMut<T>,
 ) -> Result<Option<CudaSlice<f32>>, Error> {
-    let pass = Pass::new::<T>(stream, config, noise)?;
-    pass.backward(Plan::backward_eval, statistics, u, dy, du)
+    let launcher = Launcher::new::<T>(stream, config, noise)?;
+    launcher.backward(Plan::backward_eval, statistics, u, dy, du)
 }
 
 /// What the four passes share.
-struct Pass<'a> {
+struct Launcher<'a> {
     stream: &'a Arc<CudaStream>,
     config: &'a Config,
     noise: Option<NoiseTerm<'a>>,
     storage: Storage,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> Launcher<'a> {
     fn new<T: CudaElement>(
         stream: &'a Arc<CudaStream>,
         config: &'a Config,
         noise: Option<NoiseTerm<'a>>,
     ) -> Result<Self, Error> {
-        let pass = Self { stream, config, noise, storage: T::STORAGE };
+        let launcher = Self { stream, config, noise, storage: T::STORAGE };
         if let Some(NoiseTerm { sigma, .. }) = noise {
-            pass.check("sigma", sigma, sigma.len())?;
+            launcher.check("sigma", sigma, sigma.len())?;
         }
-        Ok(pass)
+        Ok(launcher)
     }
 
     fn check<T>(
@@ -306,9 +308,9 @@ impl<'a> Pass<'a> {
 
     fn statistics(&self) -> Result<Statistics, Error> {
         let channels = self.config.shape.channels;
-        // A plan rejects an empty shape, but only after this: the driver refuses to allocate
-        // nothing.
-        let floats = (STATISTICS * channels).max(1);
+        // At least one float, because the driver refuses to allocate nothing. The plan, which is
+        // made after this, rejects an empty shape.
+        let floats = (STATISTICS_PER_CHANNEL * channels).max(1);
         Ok(Statistics {
             // SAFETY: the forward passes write all of it.
             values: unsafe { self.stream.alloc(floats) }?,
@@ -328,14 +330,14 @@ impl<'a> Pass<'a> {
         self.check("u", u, shape.elements())?;
         self.check("dy", dy, shape.elements())?;
         self.check("du", du, shape.elements())?;
-        self.check("statistics", &statistics.values, STATISTICS * shape.channels)?;
+        self.check("statistics", &statistics.values, STATISTICS_PER_CHANNEL * shape.channels)?;
         let mut dsigma = self.scratch(self.noise.map_or(0, |term| term.sigma.len()))?;
         {
             let (u, _u) = u.device_ptr(stream);
             let (dy, _dy) = dy.device_ptr(stream);
             let (du, _du) = du.device_ptr_mut(stream);
             let plan = self.plan(&[u, dy, du])?;
-            let mut sums = self.scratch(SUMS * shape.channels)?;
+            let mut sums = self.scratch(SUMS_PER_CHANNEL * shape.channels)?;
             let mut partials = self.scratch(plan.partials())?;
             let (sigma, _sigma) = self.sigma();
             let (dsigma, _dsigma) = self.pointer_mut(&mut dsigma);
@@ -375,8 +377,7 @@ impl<'a> Pass<'a> {
                 shared_mem_bytes: 0,
             };
             // SAFETY: the plan lists the kernel's arguments in its order, and `check` has compared
-            // the length and the device of every buffer with what the plan was made
-            // for.
+            // the length and the device of every buffer with what the plan was made for.
             unsafe { builder.launch(grid) }?;
         }
         Ok(())
@@ -392,8 +393,9 @@ type Kernels = Arc<HashMap<String, CudaFunction>>;
 
 /// The kernels of a storage in a context, compiled and loaded at the first call.
 fn kernels(context: &Arc<CudaContext>, storage: Storage) -> Result<Kernels, Error> {
-    // By context and not by ordinal: a process may have several contexts on one device. A loaded
-    // kernel keeps its context alive, so the address of one that is in the map is never reused.
+    // The key is the context and not the ordinal, because a process may have several contexts on
+    // one device. A loaded kernel keeps its context alive, so no address in the map is ever
+    // reused.
     static LOADED: Mutex<Option<HashMap<(usize, Storage), Kernels>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = loaded.get_or_insert_default();
@@ -412,8 +414,8 @@ fn kernels(context: &Arc<CudaContext>, storage: Storage) -> Result<Kernels, Erro
     Ok(kernels)
 }
 
-/// The PTX that NVRTC makes of the kernels for a virtual architecture such as `compute_80`. Needs
-/// no device.
+/// The PTX that NVRTC makes of the kernels for a virtual architecture such as `compute_80`. This
+/// needs no device.
 pub fn compile(storage: Storage, architecture: &str) -> Result<Ptx, Error> {
     compile_source(&launches::source(storage), architecture)
 }
@@ -421,14 +423,14 @@ pub fn compile(storage: Storage, architecture: &str) -> Result<Ptx, Error> {
 /// The PTX that NVRTC makes of a CUDA source, with the options that the kernels are compiled with.
 pub fn compile_source(source: &str, architecture: &str) -> Result<Ptx, Error> {
     let options = CompileOptions {
-        // Approximate division and root are right to 2 ulp, and cost a quarter of the exact ones.
+        // Approximate division and root are within 2 ulp, and cost a quarter of the exact ones.
         prec_div: Some(false),
         prec_sqrt: Some(false),
         name: Some("bn_noise.cu".into()),
         options: vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into()],
         ..CompileOptions::default()
     };
-    // cudarc panics where libnvrtc is to be loaded at run time and is not there.
+    // cudarc panics if it is to load libnvrtc at run time and does not find it.
     let compiled = catch_unwind(AssertUnwindSafe(|| compile_ptx_with_opts(source, options)));
     let message = match compiled {
         Ok(Ok(ptx)) => return Ok(ptx),

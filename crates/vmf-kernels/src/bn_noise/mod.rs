@@ -2,16 +2,16 @@
 //!
 //! # The operation
 //!
-//! For activations u of shape (N, C, S), with S = H W, and with the mean and the variance of
-//! channel c taken over its m = N S elements,
+//! For activations u of shape (N, C, P), with P = H W positions, and with the mean and the variance
+//! of channel c taken over its m = N P elements,
 //! ```text
 //! xhat = (u - mean_c) * rstd_c          rstd_c = 1 / sqrt(var_c + eps)
 //! y    = act(xhat + sigma_c * z)        act = identity or ReLU
 //! ```
 //! where z is the [noise](crate::noise) of the element. A network trained with `y = BN(w . x) +
-//! sigma_eff * z` has a von Mises-Fisher posterior over the directions of its weights; sigma is its
-//! one parameter a layer, or one for each group of channels. There is no affine part: behind it the
-//! direction would no longer be all that matters.
+//! sigma_eff * z` has a von Mises-Fisher posterior over the directions of its weights. Sigma is the
+//! one parameter of that posterior, per layer or per group of channels. There is no affine part:
+//! with one, more than the direction of a weight would matter.
 //!
 //! # Its gradient
 //!
@@ -21,107 +21,37 @@
 //! du_i    = rstd_c * (g_i - mean(g) - xhat_i * mean(g * xhat))
 //! dsigma  = sum over the group of g_i * z_i
 //! ```
-//! and in evaluation, where the statistics are constants, du_i = rstd_c * g_i. z is not remembered.
-//! It is computed again from the key; or, with ReLU, read off y, since y - xhat = sigma * z
-//! wherever g is not zero (the CPU kernel does so where the precision of y allows it).
+//! and in evaluation, where the statistics are constants, du_i = rstd_c * g_i. z is not saved. The
+//! backward pass computes it again from the key. With ReLU it can also read it off y, since y -
+//! xhat = sigma * z wherever g is not zero; the CPU kernel does so where the precision of y allows
+//! it.
 //!
 //! # Memory traffic
 //!
-//! The noise never exists in memory. The training forward reads u twice and writes y once; the
-//! backward reads u, y and dy twice and writes du once; evaluation reads u once and writes y once.
-//! In `f32` that is 12, 28 and 8 bytes an element.
+//! The noise never exists in memory. The forward pass of training reads u twice and writes y once.
+//! The backward pass reads u, y and dy twice and writes du once. Evaluation reads u once and writes
+//! y once. In `f32` that is 12, 28 and 8 bytes per element.
 
 mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod launches;
+pub(crate) mod pooled;
 
 use crate::element::{Element, Real};
 use crate::error::{Error, check_length};
 use crate::noise::Noise;
-use crate::pool::PoolShape;
 use crate::simd::Isa;
+use cpu::{Inputs, Normalization};
 
-/// Where an element of the logical tensor (N, C, S) is kept in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// Images, then channels, then positions: element (n, c, s) is at `(n * C + c) * S + s`. The
-    /// custom of Candle and PyTorch.
-    Nchw,
-    /// Positions, then images, then channels: element (n, c, s) is at `(s * N + n) * C + c`. Each
-    /// position of a convolution is then a dense matrix product.
-    Hwnc,
-}
+pub use crate::layout::Shape;
 
-/// The shape of the activations and how they are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
-    /// Images in the batch, N.
-    pub batch: usize,
-    /// Channels, C.
-    pub channels: usize,
-    /// Positions, S = H W; 1 for the output of a linear layer.
-    pub spatial: usize,
-    /// Where an element is in memory.
-    pub layout: Layout,
-}
-
-impl Shape {
-    /// A tensor in the layout of Candle and PyTorch.
-    pub fn nchw(batch: usize, channels: usize, spatial: usize) -> Self {
-        Self { batch, channels, spatial, layout: Layout::Nchw }
-    }
-
-    /// A tensor in the layout of the CPU convolution.
-    pub fn hwnc(batch: usize, channels: usize, spatial: usize) -> Self {
-        Self { layout: Layout::Hwnc, ..Self::nchw(batch, channels, spatial) }
-    }
-
-    /// Elements in the tensor, N C S.
-    pub fn elements(&self) -> usize {
-        self.batch * self.channels * self.spatial
-    }
-
-    /// Elements that share a channel's statistics, m = N S.
-    pub fn elements_per_channel(&self) -> usize {
-        self.batch * self.spatial
-    }
-
-    /// Where element (n, c, s) is in memory.
-    pub fn offset(&self, image: usize, channel: usize, position: usize) -> usize {
-        match self.layout {
-            Layout::Nchw => (image * self.channels + channel) * self.spatial + position,
-            Layout::Hwnc => (position * self.batch + image) * self.channels + channel,
-        }
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let text = || {
-            let Self { batch, channels, spatial, .. } = self;
-            format!("({batch}, {channels}, {spatial})")
-        };
-        let elements = self
-            .batch
-            .checked_mul(self.channels)
-            .and_then(|product| product.checked_mul(self.spatial));
-        match elements {
-            None => Err(Error::Value {
-                name: "shape",
-                value: text(),
-                requirement: "small enough for its elements to be counted",
-            }),
-            Some(0) => Err(Error::EmptyShape { shape: text() }),
-            Some(_) => Ok(()),
-        }
-    }
-}
-
-/// What is to be computed, apart from the noise.
+/// What is computed, apart from the noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// The shape of u, y and their gradients.
     pub shape: Shape,
-    /// Added to the variance under the root; PyTorch's and Candle's default is 1e-5.
+    /// Added to the variance under the root. The default of PyTorch and Candle is 1e-5.
     pub eps: f64,
     /// Whether ReLU follows.
     pub relu: bool,
@@ -149,14 +79,13 @@ impl Config {
 pub struct NoiseTerm<'a, R> {
     /// Where z comes from.
     pub noise: Noise,
-    /// G scales; G divides C, and channel c uses the scale `c / (C / G)`. One scale is the usual
-    /// case.
+    /// G scales, usually one. G divides C, and channel c uses the scale `c / (C / G)`.
     pub sigma: &'a [R],
 }
 
 /// Mean and biased variance of each channel, in double precision.
 ///
-/// Single precision would not do: where a channel has mean 10^4 and deviation 10^-2, rounding the
+/// Single precision is not enough: where a channel has mean 10^4 and deviation 10^-2, rounding the
 /// mean alone shifts the normalized values by several per cent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
@@ -172,8 +101,7 @@ impl Statistics {
         self.var.iter().map(|var| 1.0 / (var + eps).sqrt()).collect()
     }
 
-    /// The unbiased variance of each channel, var * m / (m - 1), which running estimates are made
-    /// of.
+    /// The unbiased variance of each channel, var * m / (m - 1), which running estimates average.
     ///
     /// `elements_per_channel` is m, see [`Shape::elements_per_channel`]. With a single element
     /// there is no unbiased estimate, and the biased one, zero, is returned.
@@ -195,7 +123,7 @@ pub struct Saved<'a, E> {
     pub statistics: &'a Statistics,
 }
 
-/// Normalizes with the statistics of this batch, writes y and returns them.
+/// Normalizes with the statistics of this batch, writes y and returns the statistics.
 ///
 /// With one element per channel the variance is zero, and so is xhat.
 pub fn forward_train<E: Element>(
@@ -205,8 +133,9 @@ pub fn forward_train<E: Element>(
     y: &mut [E],
 ) -> Result<Statistics, Error> {
     check(config, noise, &[("u", u.len()), ("y", y.len())])?;
-    let statistics = cpu::statistics(Isa::current(), config.shape, u);
-    cpu::forward(Isa::current(), config, noise, &statistics, u, y);
+    let isa = Isa::current();
+    let statistics = cpu::statistics(isa, config.shape, u);
+    Normalization::new(isa, config, noise, &statistics).forward(u, y);
     Ok(statistics)
 }
 
@@ -220,7 +149,7 @@ pub fn forward_eval<E: Element>(
 ) -> Result<(), Error> {
     check(config, noise, &[("u", u.len()), ("y", y.len())])?;
     check_statistics(config, statistics)?;
-    cpu::forward(Isa::current(), config, noise, statistics, u, y);
+    Normalization::new(Isa::current(), config, noise, statistics).forward(u, y);
     Ok(())
 }
 
@@ -228,15 +157,15 @@ pub fn forward_eval<E: Element>(
 /// `noise` (none without).
 ///
 /// `config`, `noise` and `saved` must be those of the forward pass.
-pub fn backward<E: Element>(
+pub fn backward_train<E: Element>(
     config: &Config,
     noise: Option<NoiseTerm<E::Real>>,
     saved: Saved<E>,
     dy: &[E],
     du: &mut [E],
 ) -> Result<Vec<E::Real>, Error> {
-    check_backward(config, noise, saved, dy, du)?;
-    Ok(cpu::backward(Isa::current(), config, noise, saved, dy, du))
+    let (normalization, inputs) = start_backward(config, noise, saved, dy, du)?;
+    Ok(normalization.backward_train(inputs, du))
 }
 
 /// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.
@@ -247,59 +176,14 @@ pub fn backward_eval<E: Element>(
     dy: &[E],
     du: &mut [E],
 ) -> Result<Vec<E::Real>, Error> {
-    check_backward(config, noise, saved, dy, du)?;
-    Ok(cpu::backward_eval(Isa::current(), config, noise, saved, dy, du))
+    let (normalization, inputs) = start_backward(config, noise, saved, dy, du)?;
+    Ok(normalization.backward_eval(inputs, du))
 }
 
-/// The statistics of a batch, for [`forward_pooled`].
+/// The statistics of a batch.
 pub(crate) fn statistics(config: &Config, u: &[f32]) -> Result<Statistics, Error> {
     check::<f32>(config, None, &[("u", u.len())])?;
     Ok(cpu::statistics(Isa::current(), config.shape, u))
-}
-
-/// The forward pass followed by maximum pooling with windows side by side, in the layout HWNC:
-/// writes the pooled y, and in `tap` which value of each window it is.
-pub(crate) fn forward_pooled(
-    config: &Config,
-    noise: Option<NoiseTerm<f32>>,
-    statistics: &Statistics,
-    pool: &PoolShape,
-    u: &[f32],
-    y: &mut [f32],
-    tap: &mut [u8],
-) -> Result<(), Error> {
-    check(config, noise, &[("u", u.len())])?;
-    check_statistics(config, statistics)?;
-    check_length("y", y.len(), pool.output_len())?;
-    check_length("tap", tap.len(), pool.output_len())?;
-    let isa = Isa::current();
-    cpu::forward_pooled(isa, config, noise, statistics, pool, u, y, tap);
-    Ok(())
-}
-
-/// The gradient of [`forward_pooled`] with the statistics of the batch: writes du and returns
-/// dsigma. `saved.y` is the pooled y. `None`, with nothing written, where sigma is too small for
-/// the noise to be read off y.
-pub(crate) fn backward_pooled(
-    config: &Config,
-    noise: Option<NoiseTerm<f32>>,
-    saved: Saved<f32>,
-    pool: &PoolShape,
-    tap: &[u8],
-    dy: &[f32],
-    du: &mut [f32],
-) -> Result<Option<Vec<f32>>, Error> {
-    check(config, noise, &[("u", saved.u.len()), ("du", du.len())])?;
-    check_statistics(config, saved.statistics)?;
-    for (name, length) in [("y", saved.y.len()), ("tap", tap.len()), ("dy", dy.len())] {
-        check_length(name, length, pool.output_len())?;
-    }
-    if !noise.is_none_or(cpu::is_readable) {
-        return Ok(None);
-    }
-    let isa = Isa::current();
-    let dsigma = cpu::backward_pooled(isa, config, noise, saved, pool, tap, dy, du);
-    Ok(Some(dsigma))
 }
 
 fn check<R: Real>(
@@ -322,7 +206,7 @@ fn check<R: Real>(
     if let Some(NoiseTerm { noise, sigma }) = noise {
         noise.check(shape.elements())?;
         if sigma.is_empty() || !shape.channels.is_multiple_of(sigma.len()) {
-            return Err(Error::Groups { groups: sigma.len(), channels: shape.channels });
+            return Err(Error::SigmaGroups { groups: sigma.len(), channels: shape.channels });
         }
     }
     Ok(())
@@ -334,15 +218,19 @@ fn check_statistics(config: &Config, statistics: &Statistics) -> Result<(), Erro
     check_length("statistics.var", statistics.var.len(), channels)
 }
 
-fn check_backward<E: Element>(
+/// Checks the arguments of a backward pass.
+fn start_backward<'a, E: Element>(
     config: &Config,
-    noise: Option<NoiseTerm<E::Real>>,
-    saved: Saved<E>,
-    dy: &[E],
+    noise: Option<NoiseTerm<'a, E::Real>>,
+    saved: Saved<'a, E>,
+    dy: &'a [E],
     du: &[E],
-) -> Result<(), Error> {
-    let tensors = [("u", saved.u.len()), ("dy", dy.len()), ("du", du.len()), ("y", saved.y.len())];
-    let read = if config.relu { &tensors[..] } else { &tensors[..3] };
-    check(config, noise, read)?;
-    check_statistics(config, saved.statistics)
+) -> Result<(Normalization<'a, E::Real>, Inputs<'a, E>), Error> {
+    let Saved { u, y, statistics } = saved;
+    let tensors = [("u", u.len()), ("dy", dy.len()), ("du", du.len()), ("y", y.len())];
+    check(config, noise, if config.relu { &tensors } else { &tensors[..3] })?;
+    check_statistics(config, statistics)?;
+    // Without ReLU y is not read; any slice of the right length stands in for it.
+    let inputs = Inputs { u, y: if config.relu { y } else { dy }, dy };
+    Ok((Normalization::new(Isa::current(), config, noise, statistics), inputs))
 }

@@ -1,8 +1,8 @@
-//! Normals by the tile, in the order in which kernels consume them.
+//! Normals by the batch, in the order of the elements.
 //!
-//! Normals are made in batches of [`LANES`] Philox blocks: first the words (64-bit lanes), then the
-//! normals (32-bit lanes) in plain loops that LLVM vectorizes. A batch never leaves the first-level
-//! cache.
+//! A batch is [`BATCH_BLOCKS`] Philox blocks. First their words are made (in 64-bit lanes), then
+//! the normals (in 32-bit lanes), in plain loops that LLVM vectorizes. A batch never leaves the
+//! first-level cache.
 
 use super::philox::Blocks;
 use super::{ELEMENTS_PER_BLOCK, MAX_ELEMENTS, Noise};
@@ -12,14 +12,14 @@ use crate::parallel::ByTask;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use rayon::prelude::*;
 
-/// Philox blocks in a batch.
-const LANES: usize = 64;
+/// Philox blocks of a batch.
+pub(super) const BATCH_BLOCKS: usize = 64;
 /// Batches are cut short in steps of this many blocks, so that no vector loop is left with a scalar
 /// remainder.
-const STEP: usize = 16;
-const PER_BLOCK: usize = ELEMENTS_PER_BLOCK as usize;
+pub(super) const STEP: usize = 16;
+pub(super) const PER_BLOCK: usize = ELEMENTS_PER_BLOCK as usize;
 /// Elements of a batch.
-const BATCH: usize = LANES * PER_BLOCK;
+pub(super) const BATCH: usize = BATCH_BLOCKS * PER_BLOCK;
 /// Elements that one task of [`fill_normals`] makes.
 const TASK: usize = 1 << 16;
 
@@ -67,7 +67,7 @@ impl<R: Real> Kernel for FillRun<'_, R> {
 #[inline(always)]
 pub(crate) fn fill_run<R: Real, S: Simd>(noise: &Noise, first: u64, out: &mut [R]) {
     let mut words = Words::new();
-    let mut normals = [[R::ZERO; LANES]; PER_BLOCK];
+    let mut normals = [[R::ZERO; BATCH_BLOCKS]; PER_BLOCK];
     let mut done = 0;
     while done < out.len() {
         let (key, element) = noise.locate(first + done as u64);
@@ -80,14 +80,14 @@ pub(crate) fn fill_run<R: Real, S: Simd>(noise: &Noise, first: u64, out: &mut [R
         done += length;
 
         let block = (element / ELEMENTS_PER_BLOCK) as u32;
-        let lanes = (skip + length).div_ceil(PER_BLOCK).next_multiple_of(STEP);
-        words.fill::<S>(key.blocks(block, 1), lanes);
+        let blocks = (skip + length).div_ceil(PER_BLOCK).next_multiple_of(STEP);
+        words.fill::<S>(key.blocks(block, 1), blocks);
         let [z0, z1, z2, z3] = &mut normals;
         words.normals::<R, S>(
-            &mut z0[..lanes],
-            &mut z1[..lanes],
-            &mut z2[..lanes],
-            &mut z3[..lanes],
+            &mut z0[..blocks],
+            &mut z1[..blocks],
+            &mut z2[..blocks],
+            &mut z3[..blocks],
         );
         if length == BATCH {
             interleave(&normals, out);
@@ -99,178 +99,64 @@ pub(crate) fn fill_run<R: Real, S: Simd>(noise: &Noise, first: u64, out: &mut [R
     }
 }
 
-/// A batch in the order of its elements.
+/// Puts a batch into the order of its elements.
 #[inline(always)]
-fn interleave<R: Real>(normals: &[[R; LANES]; PER_BLOCK], out: &mut [R]) {
+fn interleave<R: Real>(normals: &[[R; BATCH_BLOCKS]; PER_BLOCK], out: &mut [R]) {
     let [z0, z1, z2, z3] = normals;
-    for (lane, four) in out.chunks_exact_mut(PER_BLOCK).take(LANES).enumerate() {
-        [four[0], four[1], four[2], four[3]] = [z0[lane], z1[lane], z2[lane], z3[lane]];
+    for (i, four) in out.chunks_exact_mut(PER_BLOCK).take(BATCH_BLOCKS).enumerate() {
+        [four[0], four[1], four[2], four[3]] = [z0[i], z1[i], z2[i], z3[i]];
     }
 }
 
-/// A rectangle of a tensor whose slowest dimension in memory is the position: `rows` consecutive
-/// pairs (image, channel) by `positions` consecutive positions, of the `spatial` positions that a
-/// pair has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Planes {
-    pub(crate) spatial: usize,
-    pub(crate) first_row: usize,
-    pub(crate) rows: usize,
-    pub(crate) first_position: usize,
-    pub(crate) positions: usize,
-}
-
-impl Planes {
-    /// How many positions to fill together, so that few of a block's four normals are thrown away.
-    ///
-    /// Where S is a multiple of four, a block is four positions of one row. Elsewhere blocks begin
-    /// anywhere in a row, and it takes a row's worth of positions, or a batch's, to use most of
-    /// them.
-    pub(crate) fn preferred_positions(spatial: usize) -> usize {
-        if spatial.is_multiple_of(PER_BLOCK) {
-            PER_BLOCK
-        } else {
-            spatial.min(BATCH - PER_BLOCK + 1)
-        }
-    }
-
-    /// The length that rows of the result must have, for `rows` elements: whole steps of a batch.
-    pub(crate) fn pitch(rows: usize) -> usize {
-        rows.next_multiple_of(STEP)
-    }
-
-    /// The normals of the rectangle: that of row r and position p goes to `out[p * pitch + r]`.
-    ///
-    /// `scratch` and `out` need room for `positions * pitch` elements; `pitch` is at least
-    /// [`Self::pitch`] of the rows.
-    #[inline(always)]
-    pub(crate) fn fill<R: Real, S: Simd>(
-        self,
-        noise: &Noise,
-        pitch: usize,
-        scratch: &mut [R],
-        out: &mut [R],
-    ) {
-        let samples_are_whole_rows = noise
-            .elements_per_sample
-            .is_none_or(|per_sample| per_sample.is_multiple_of(self.spatial as u64));
-        let blocks_fit = self.spatial.is_multiple_of(PER_BLOCK)
-            && self.first_position.is_multiple_of(PER_BLOCK)
-            && self.positions == PER_BLOCK;
-        if samples_are_whole_rows && blocks_fit {
-            self.fill_by_block::<R, S>(noise, pitch, out);
-        } else if self.spatial == 1 {
-            fill_run::<R, S>(noise, self.first_row as u64, &mut out[..self.rows]);
-        } else {
-            self.fill_by_row::<R, S>(noise, pitch, scratch, out);
-        }
-    }
-
-    /// Each row's four positions are one block: the batch is already in the order that is asked
-    /// for.
-    #[inline(always)]
-    fn fill_by_block<R: Real, S: Simd>(self, noise: &Noise, pitch: usize, out: &mut [R]) {
-        let spatial = self.spatial as u64;
-        let stride = (spatial / ELEMENTS_PER_BLOCK) as u32;
-        let rows_per_sample =
-            noise.elements_per_sample.map_or(u64::MAX, |per_sample| per_sample / spatial);
-        let (out0, rest) = out.split_at_mut(pitch);
-        let (out1, rest) = rest.split_at_mut(pitch);
-        let (out2, out3) = rest.split_at_mut(pitch);
-        let mut words = Words::new();
-        let mut done = 0;
-        while done < self.rows {
-            let row = (self.first_row + done) as u64;
-            let (key, element) = noise.locate(row * spatial + self.first_position as u64);
-            let in_sample = rows_per_sample - row % rows_per_sample;
-            let count = in_sample.min((self.rows - done).min(LANES) as u64) as usize;
-            let block = (element / ELEMENTS_PER_BLOCK) as u32;
-            // Lanes beyond the count are overwritten by the next batch, or lie between `rows` and
-            // `pitch`.
-            let lanes = count.next_multiple_of(STEP).min(pitch - done);
-            words.fill::<S>(key.blocks(block, stride), lanes);
-            let lanes = done..done + lanes;
-            words.normals::<R, S>(
-                &mut out0[lanes.clone()],
-                &mut out1[lanes.clone()],
-                &mut out2[lanes.clone()],
-                &mut out3[lanes],
-            );
-            done += count;
-        }
-    }
-
-    /// Each row's positions are consecutive elements: make them in that order, then transpose.
-    #[inline(always)]
-    fn fill_by_row<R: Real, S: Simd>(
-        self,
-        noise: &Noise,
-        pitch: usize,
-        scratch: &mut [R],
-        out: &mut [R],
-    ) {
-        let scratch = &mut scratch[..self.rows * self.positions];
-        if self.positions == self.spatial {
-            let first = self.first_row * self.spatial;
-            fill_run::<R, S>(noise, first as u64, scratch);
-        } else {
-            for (row, scratch) in scratch.chunks_exact_mut(self.positions).enumerate() {
-                let first = (self.first_row + row) * self.spatial + self.first_position;
-                fill_run::<R, S>(noise, first as u64, scratch);
-            }
-        }
-        for (position, out) in out.chunks_exact_mut(pitch).take(self.positions).enumerate() {
-            let column = scratch.iter().skip(position).step_by(self.positions);
-            for (z, &value) in out.iter_mut().zip(column) {
-                *z = value;
-            }
-        }
-    }
-}
-
-/// Philox's words for a batch: `self.0[i][lane]` is word i of the lane's block.
-struct Words([[u32; LANES]; PER_BLOCK]);
+/// Philox's words for a batch: `self.0[w][i]` is word w of block i.
+pub(super) struct Words([[u32; BATCH_BLOCKS]; PER_BLOCK]);
 
 impl Words {
     #[inline(always)]
-    fn new() -> Self {
-        Self([[0; LANES]; PER_BLOCK])
+    pub(super) fn new() -> Self {
+        Self([[0; BATCH_BLOCKS]; PER_BLOCK])
     }
 
-    /// The words of the first `count` blocks.
+    /// Makes the words of the first `count` blocks.
     #[inline(always)]
-    fn fill<S: Simd>(&mut self, blocks: Blocks, count: usize) {
+    pub(super) fn fill<S: Simd>(&mut self, blocks: Blocks, count: usize) {
         blocks.words::<S>(self.0.each_mut().map(|words| &mut words[..count]));
     }
 
-    /// The normals made of them: z_i of each block goes to the i-th slice. The slices are equally
-    /// long.
+    /// The normals made of the words: z_j of each block goes to the slice `zj`. The slices have the
+    /// same length.
     #[inline(always)]
-    fn normals<R: Real, S: Simd>(&self, z0: &mut [R], z1: &mut [R], z2: &mut [R], z3: &mut [R]) {
+    pub(super) fn normals<R: Real, S: Simd>(
+        &self,
+        z0: &mut [R],
+        z1: &mut [R],
+        z2: &mut [R],
+        z3: &mut [R],
+    ) {
         let count = z0.len();
         let [w0, w1, w2, w3] = self.0.each_ref().map(|words| &words[..count]);
         let (z1, z2, z3) = (&mut z1[..count], &mut z2[..count], &mut z3[..count]);
-        // Two loops, because in a short one the processor overlaps more of the lanes.
-        for lane in 0..count {
-            z0[lane] = R::squared_radius::<S>(w0[lane]);
-            z2[lane] = R::squared_radius::<S>(w2[lane]);
+        // Two loops, because in a short one the processor overlaps more blocks.
+        for i in 0..count {
+            z0[i] = R::squared_radius::<S>(w0[i]);
+            z2[i] = R::squared_radius::<S>(w2[i]);
         }
-        for lane in 0..count {
-            (z0[lane], z1[lane]) = R::turn::<S>(z0[lane], w1[lane]);
-            (z2[lane], z3[lane]) = R::turn::<S>(z2[lane], w3[lane]);
+        for i in 0..count {
+            (z0[i], z1[i]) = R::turn::<S>(z0[i], w1[i]);
+            (z2[i], z3[i]) = R::turn::<S>(z2[i], w3[i]);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::noise::{NoiseKey, normal};
 
-    const KEY: NoiseKey =
+    pub(in crate::noise) const KEY: NoiseKey =
         NoiseKey { seed: 0xfedc_ba98_7654_3210, stream: 1, step: 2, sample: u32::MAX - 1 };
 
-    fn reference(noise: &Noise, index: u64) -> f64 {
+    pub(in crate::noise) fn reference(noise: &Noise, index: u64) -> f64 {
         let (key, element) = noise.locate(index);
         normal(key, element)
     }
@@ -290,51 +176,6 @@ mod tests {
                             let expected = reference(&noise, first + i as u64);
                             assert_eq!(double[i], expected, "{isa:?} {noise:?} {first} {i}");
                             assert!((f64::from(single[i]) - expected).abs() < 2e-6);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    struct FillPlanes<'a>(Planes, &'a Noise, &'a mut [f32]);
-
-    impl Kernel for FillPlanes<'_> {
-        type Output = ();
-
-        #[inline(always)]
-        fn run<S: Simd>(self) {
-            let mut scratch = vec![0.0; self.2.len()];
-            let pitch = Planes::pitch(self.0.rows);
-            self.0.fill::<f32, S>(self.1, pitch, &mut scratch, self.2);
-        }
-    }
-
-    #[test]
-    fn planes_are_transposed_runs() {
-        for isa in Isa::available() {
-            for (spatial, first_position, positions) in [
-                (1, 0, 1),
-                (8, 4, 4),
-                (1024, 0, 4),
-                (7, 0, 7),
-                (300, 2, 5),
-                (301, 48, 253),
-                (8, 0, 3),
-            ] {
-                for noise in
-                    [Noise::new(KEY), Noise::folded(KEY, 3 * spatial as u64), Noise::folded(KEY, 5)]
-                {
-                    let planes =
-                        Planes { spatial, first_row: 11, rows: 97, first_position, positions };
-                    let mut out = vec![0f32; Planes::pitch(planes.rows) * positions];
-                    dispatch_to(isa, FillPlanes(planes, &noise, &mut out));
-                    for p in 0..positions {
-                        for row in 0..planes.rows {
-                            let index = (planes.first_row + row) * spatial + first_position + p;
-                            let error = f64::from(out[p * Planes::pitch(planes.rows) + row])
-                                - reference(&noise, index as u64);
-                            assert!(error.abs() < 2e-6, "{isa:?} {planes:?} {noise:?} {p} {row}");
                         }
                     }
                 }

@@ -1,14 +1,14 @@
 //! Standard normal noise as a pure function of a key and an element's index.
 //!
-//! A generator with a state forces an order on those who draw from it. Here there is no state: the
-//! noise of an element is computed from *which* element it is, so it is the same on any number of
+//! A generator with a state forces its users to draw in a fixed order. Here there is no state: the
+//! noise of an element is computed from *which* element it is. So it is the same for any number of
 //! threads, in any memory layout and on any device, and the backward pass computes it again instead
-//! of keeping it in memory.
+//! of reading it from memory.
 //!
 //! # The specification
 //!
-//! Every implementation, on CPU and on CUDA, follows these lines. The integers agree bit for bit;
-//! the normals agree to rounding ([`fill_normals`] states how closely).
+//! Every implementation, on the CPU and on CUDA, follows these rules. The integers agree bit for
+//! bit. The normals agree up to rounding ([`fill_normals`] states how closely).
 //!
 //! 1. **Key.** The two words of Philox's key are the low and the high half of the 64-bit seed.
 //! 2. **Element.** The row-major index of the element in the tensor's logical shape, (N, C, H, W)
@@ -26,29 +26,43 @@
 //! 7. **Normals** (Box and Muller 1958): `z0 = sqrt(-2 ln u1) cos(2 pi u2)` and `z1 = sqrt(-2 ln
 //!    u1) sin(2 pi u2)`; `z2` and `z3` likewise from `(r2, r3)`. Element `i` uses `z_(i % 4)`.
 //!
-//! The smallest `u1` is 2^-24, so |z| never exceeds sqrt(48 ln 2) = 5.768: a normal exceeds that
-//! once in 10^8 draws.
+//! The smallest `u1` is 2^-24, so |z| never exceeds sqrt(48 ln 2) = 5.768. A true normal does once
+//! in 10^8 draws.
 
 mod fill;
-mod normal;
 mod philox;
+mod planes;
 
 pub use fill::fill_normals;
-pub(crate) use fill::{Planes, fill_run};
-pub(crate) use normal::BoxMuller;
-pub use normal::normal;
+pub(crate) use fill::fill_run;
 pub use philox::philox4x32_10;
+pub(crate) use planes::Planes;
 
-use crate::Error;
+use crate::box_muller::box_muller_f64;
+use crate::error::Error;
 use philox::Blocks;
 
-/// Elements that one counter serves.
+/// Elements whose noise one counter gives.
 pub const ELEMENTS_PER_BLOCK: u64 = 4;
 
 /// The largest number of elements in one sample: the block index has 32 bits.
 pub const MAX_ELEMENTS: u64 = 1 << 34;
 
-/// Which noise: everything that Philox is told besides the element.
+/// The standard normal of one element, in double precision: the reference that every fast path is
+/// tested against.
+///
+/// `element` is the index within its sample; see [`Noise::locate`].
+pub fn normal(key: NoiseKey, element: u64) -> f64 {
+    let [r0, r1, r2, r3] = key.words((element / ELEMENTS_PER_BLOCK) as u32);
+    match element % ELEMENTS_PER_BLOCK {
+        0 => box_muller_f64(r0, r1).0,
+        1 => box_muller_f64(r0, r1).1,
+        2 => box_muller_f64(r2, r3).0,
+        _ => box_muller_f64(r2, r3).1,
+    }
+}
+
+/// Which noise: everything that goes into Philox besides the element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NoiseKey {
     /// The seed of the run.
@@ -57,12 +71,12 @@ pub struct NoiseKey {
     pub stream: u32,
     /// The training step.
     pub step: u32,
-    /// The Monte Carlo sample; the first one, when samples are folded into the batch.
+    /// The Monte Carlo sample; the first one if samples are folded into the batch.
     pub sample: u32,
 }
 
 impl NoiseKey {
-    /// The four random words that serve elements `4 * block .. 4 * block + 4`.
+    /// The four random words of the elements `4 * block .. 4 * block + 4`.
     #[inline(always)]
     pub fn words(&self, block: u32) -> [u32; 4] {
         let Blocks { counter, key, .. } = self.blocks(block, 0);
@@ -86,7 +100,7 @@ impl NoiseKey {
 pub struct Noise {
     /// Which noise.
     pub key: NoiseKey,
-    /// Elements per sample when samples are folded into the batch, `None` when the tensor is one
+    /// Elements per sample if samples are folded into the batch, `None` if the tensor is one
     /// sample.
     pub elements_per_sample: Option<u64>,
 }
@@ -103,7 +117,7 @@ impl Noise {
         Self { key, elements_per_sample: Some(elements_per_sample) }
     }
 
-    /// Checks that a tensor of `elements` elements can be given this noise.
+    /// Checks that a tensor of `elements` elements can have this noise.
     pub fn check(&self, elements: usize) -> Result<(), Error> {
         let per_sample = self.elements_per_sample.unwrap_or(elements as u64);
         if per_sample > MAX_ELEMENTS {
@@ -115,7 +129,7 @@ impl Noise {
         Ok(())
     }
 
-    /// The key and the element, within its sample, of the tensor's flat logical index `index`.
+    /// The key, and the index within its sample, of the element with the logical index `index`.
     #[inline]
     pub fn locate(&self, index: u64) -> (NoiseKey, u64) {
         match self.elements_per_sample {

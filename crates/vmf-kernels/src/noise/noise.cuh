@@ -1,21 +1,23 @@
-// Counter-based Gaussian noise: the CUDA twin of the noise specification in mod.rs.
+// Counter-based Gaussian noise: the CUDA twin of the specification in mod.rs.
 //
-// Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011) turns
+// Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+// 2011) turns
 //     counter = (element / 4, stream, step, sample)    and    key = (low, high) words of the seed
-// into four words r0..r3, and Box-Muller turns those into the normals of the elements 4k .. 4k + 3:
+// into four words r0..r3. Box-Muller turns those into the normals of the elements 4k .. 4k + 3:
 //     u1 = ((r0 >> 8) + 1) 2^-24 in (0, 1],   u2 = (r1 >> 8) 2^-24 in [0, 1),
 //     z0 = sqrt(-2 ln u1) cos(2 pi u2),       z1 = sqrt(-2 ln u1) sin(2 pi u2),
 // and z2, z3 in the same way from r2, r3.
 //
-// The text has no #include, so that NVRTC needs no header: it is compiled in front of the kernels that use it.
+// NVRTC needs no header for it, since it includes none. It is compiled in front of the kernels that
+// use it.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 
-// Where the noise of a tensor comes from. Mirrored by `NoiseArguments` in launches.rs.
+// Where the noise of a tensor comes from. `NoiseArguments` in launches/arguments.rs mirrors it.
 struct Noise {
-    u64 elements_per_sample;  // an element beyond it belongs to a later sample folded into the batch
+    u64 elements_per_sample;  // later elements belong to further samples folded into the batch
     u32 seed_low;
     u32 seed_high;
     u32 stream;
@@ -40,8 +42,8 @@ __device__ __forceinline__ Words philox4x32_10(Words counter, u32 key_low, u32 k
     return counter;
 }
 
-// sincospif keeps the argument 2 u2 exact: cosf(2 pi u2) would first round the product, and would carry the
-// reduction of large arguments, with its local memory, into every kernel.
+// sincospif keeps the argument 2 u2 exact. cosf(2 pi u2) would first round the product, and would
+// bring the reduction of large arguments, with its local memory, into every kernel.
 __device__ __forceinline__ void box_muller(u32 first, u32 second, float &cosine, float &sine) {
     const float u1 = (float)((first >> 8) + 1u) * 0x1p-24f;
     const float two_u2 = (float)(second >> 8) * 0x1p-23f;
@@ -66,7 +68,7 @@ __device__ __forceinline__ void normals(const Noise &noise, u64 flat, float (&z)
     box_muller(words.r[2], words.r[3], z[2], z[3]);
 }
 
-// The normal of one element anywhere.
+// The normal of any one element.
 __device__ __forceinline__ void normals(const Noise &noise, u64 flat, float (&z)[1]) {
     u64 element = flat;
     u32 sample = noise.sample;

@@ -29,9 +29,9 @@ const LOW: u64 = 0xFFFF_FFFF;
 /// ```
 #[inline(always)]
 pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    // Words live in 64-bit lanes whose upper halves may hold anything: the product of two lower
-    // halves is one vector instruction, its high word one shift, and its low word needs no
-    // instruction at all.
+    // Words are in 64-bit lanes whose upper halves may hold anything. The product of two lower
+    // halves is then one vector instruction, its high word one shift, and its low word no
+    // instruction.
     let [mut c0, mut c1, mut c2, mut c3] = counter.map(u64::from);
     let [mut k0, mut k1] = key;
     for _ in 0..ROUNDS {
@@ -50,13 +50,13 @@ pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 pub(super) struct Blocks {
     /// The counter of the first block.
     pub(super) counter: [u32; 4],
-    /// From the first word of one counter to that of the next, wrapping.
+    /// What is added, wrapping, to the first word of a counter for the next one.
     pub(super) stride: u32,
     pub(super) key: [u32; 2],
 }
 
 impl Blocks {
-    /// Word i of block l goes to `to[i][l]`. The four slices are equally long.
+    /// Writes word w of block i to `to[w][i]`. The four slices have the same length.
     #[inline(always)]
     pub(super) fn words<S: Simd>(self, to: [&mut [u32]; 4]) {
         #[cfg(target_arch = "x86_64")]
@@ -69,16 +69,16 @@ impl Blocks {
         let [first, stream, step, sample] = self.counter;
         let count = to[0].len();
         let [w0, w1, w2, w3] = to.map(|words| &mut words[..count]);
-        for lane in 0..count {
-            let block = first.wrapping_add(self.stride.wrapping_mul(lane as u32));
+        for i in 0..count {
+            let block = first.wrapping_add(self.stride.wrapping_mul(i as u32));
             let counter = [block, stream, step, sample];
-            [w0[lane], w1[lane], w2[lane], w3[lane]] = philox4x32_10(counter, self.key);
+            [w0[i], w1[i], w2[i], w3[i]] = philox4x32_10(counter, self.key);
         }
     }
 }
 
-/// The loop above, as LLVM vectorizes it only where it has nothing else to do: two times four
-/// blocks at once, because one round has to wait for the other.
+/// The loop above by hand: in a larger function LLVM does not vectorize it. It computes two times
+/// four blocks at once, because each round has to wait for the one before.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Blocks, MULTIPLIERS, ROUNDS, WEYL};
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use crate::simd::{Isa, Kernel, dispatch_to};
 
-    /// Blocks at once are blocks one by one, on every instruction set, also where the counter wraps
-    /// around.
+    /// Many blocks at once are the same as one by one, on every instruction set, also where the
+    /// counter wraps around.
     #[test]
     fn blocks_are_those_of_single_counters() {
         struct Words<'a>(Blocks, [&'a mut [u32]; 4]);

@@ -1,25 +1,24 @@
 //! Maximum and average pooling, with gradients.
 //!
-//! A window's maximum is its first, as in PyTorch: where several elements share the largest value,
-//! the one with the smallest row, then column, gets the whole gradient; a NaN counts as largest,
-//! the last one if there are several. The forward pass notes which element of the window it was, in
-//! one byte an output; the backward pass needs neither input nor output.
-//!
 //! ```text
-//! max:      y[p] = max over taps t of x[source(p, t)]          dx[q] = sum of dy[p] over p whose maximum is q
-//! average:  y[p] = (sum over taps t of x[source(p, t)]) / T    dx[q] = (sum of dy[p] over p that see q) / T
+//! max:      y[p] = max over the elements q of window p of x[q]    dx[q] = sum of dy[p] over p with argmax q
+//! average:  y[p] = (sum over those elements of x[q]) / T          dx[q] = (sum of dy[p] over p that contain q) / T
 //! ```
+//!
+//! As in PyTorch, the argmax of a window is its first: where several elements share the largest
+//! value, the one with the smallest row, then column, gets the whole gradient. A NaN counts as
+//! largest, the last one if there are several. The forward pass writes down the argmax in one byte
+//! for each output, so the backward pass needs neither input nor output.
 //!
 //! The average counts padding as zeros (T is the size of the window everywhere), PyTorch's default.
 
-mod lanes;
+mod maxima;
 mod shape;
 
-use crate::bn_noise::Layout;
 use crate::error::{Error, check_length};
+use crate::layout::Layout;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
-use lanes::select;
-pub(crate) use lanes::{chosen, maxima};
+pub(crate) use maxima::{gather, maxima};
 use rayon::prelude::*;
 pub use shape::PoolShape;
 
@@ -28,26 +27,26 @@ pub use shape::PoolShape;
 pub struct Pool {
     shape: PoolShape,
     isa: Isa,
-    /// How the tensor is cut: blocks that are pooled alike, each `[position][lane]`. In HWNC all
-    /// images and channels are the lanes of one block, in NCHW each image and channel is a
-    /// block of one lane.
+    /// How the tensor is cut: into blocks that are pooled alike, each `[position][plane]`, where a
+    /// plane is one channel of one image. In HWNC all planes are in one block, in NCHW each plane
+    /// is a block of its own.
     blocks: usize,
-    lanes: usize,
+    planes: usize,
 }
 
 impl Pool {
     /// Checks the shape.
     pub fn new(shape: PoolShape, layout: Layout) -> Result<Self, Error> {
         shape.check()?;
-        let planes = shape.batch * shape.channels;
-        let (blocks, lanes) = match layout {
-            Layout::Hwnc => (1, planes),
-            Layout::Nchw => (planes, 1),
+        let all = shape.batch * shape.channels;
+        let (blocks, planes) = match layout {
+            Layout::Hwnc => (1, all),
+            Layout::Nchw => (all, 1),
         };
-        Ok(Pool { shape, isa: Isa::current(), blocks, lanes })
+        Ok(Pool { shape, isa: Isa::current(), blocks, planes })
     }
 
-    /// On another instruction set (the baseline if the processor lacks it).
+    /// The same on another instruction set (the baseline if the processor lacks it).
     pub fn with_isa(self, isa: Isa) -> Self {
         Pool { isa, ..self }
     }
@@ -57,74 +56,60 @@ impl Pool {
         &self.shape
     }
 
-    /// The maximum of each window, and which tap of the window it is.
-    pub fn max_forward(&self, x: &[f32], y: &mut [f32], tap: &mut [u8]) -> Result<(), Error> {
+    /// The maximum of each window, and which element of the window it is.
+    pub fn max_forward(&self, x: &[f32], y: &mut [f32], argmax: &mut [u8]) -> Result<(), Error> {
         self.check(x.len(), y.len())?;
-        check_length("tap", tap.len(), self.shape.output_len())?;
-        let row = (self.shape.output()[1] * self.lanes).max(1);
-        y.par_chunks_mut(row).zip(tap.par_chunks_mut(row)).enumerate().for_each(
-            |(index, (y, tap))| {
-                let (x, row) = self.input_of(x, index);
-                let kernel = MaxForward { pool: self, x, row, y, tap };
-                dispatch_to(self.isa, kernel);
-            },
-        );
-        Ok(())
-    }
-
-    /// The maximum of each window, where no gradient will be asked for.
-    pub fn max(&self, x: &[f32], y: &mut [f32]) -> Result<(), Error> {
-        self.check(x.len(), y.len())?;
-        let row = (self.shape.output()[1] * self.lanes).max(1);
-        y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
+        check_length("argmax", argmax.len(), self.shape.output_len())?;
+        let row = self.output_row();
+        let rows = y.par_chunks_mut(row).zip(argmax.par_chunks_mut(row));
+        rows.enumerate().for_each(|(index, (y, argmax))| {
             let (x, row) = self.input_of(x, index);
-            let kernel = Max { pool: self, x, row, y };
-            dispatch_to(self.isa, kernel);
+            dispatch_to(self.isa, MaxForward { pool: self, x, row, y, argmax });
         });
         Ok(())
     }
 
-    /// The gradient by the input, from the taps that [`max_forward`](Pool::max_forward) wrote.
-    pub fn max_backward(&self, tap: &[u8], dy: &[f32], dx: &mut [f32]) -> Result<(), Error> {
-        check_length("tap", tap.len(), self.shape.output_len())?;
-        self.backward(dy, dx, Some(tap))
+    /// The gradient with respect to the input, from the `argmax` that
+    /// [`max_forward`](Pool::max_forward) wrote.
+    pub fn max_backward(&self, argmax: &[u8], dy: &[f32], dx: &mut [f32]) -> Result<(), Error> {
+        check_length("argmax", argmax.len(), self.shape.output_len())?;
+        self.backward(dy, dx, Some(argmax))
     }
 
     /// The average of each window.
     pub fn average_forward(&self, x: &[f32], y: &mut [f32]) -> Result<(), Error> {
         self.check(x.len(), y.len())?;
-        let row = (self.shape.output()[1] * self.lanes).max(1);
-        y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
+        y.par_chunks_mut(self.output_row()).enumerate().for_each(|(index, y)| {
             let (x, row) = self.input_of(x, index);
             dispatch_to(self.isa, AverageForward { pool: self, x, row, y });
         });
         Ok(())
     }
 
-    /// The gradient of the average by the input.
+    /// The gradient of the average with respect to the input.
     pub fn average_backward(&self, dy: &[f32], dx: &mut [f32]) -> Result<(), Error> {
         self.backward(dy, dx, None)
     }
 
-    /// Each input gathers from the windows that see it: from those whose maximum it is, or from all
-    /// for the average.
-    fn backward(&self, dy: &[f32], dx: &mut [f32], taps: Option<&[u8]>) -> Result<(), Error> {
+    /// Each input gathers from the windows that contain it: from those whose maximum it is, or, for
+    /// the average, from all.
+    fn backward(&self, dy: &[f32], dx: &mut [f32], argmax: Option<&[u8]>) -> Result<(), Error> {
         self.check(dx.len(), dy.len())?;
-        let row = (self.shape.input[1] * self.lanes).max(1);
+        let row = (self.shape.input[1] * self.planes).max(1);
         let block = self.shape.output_len() / self.blocks.max(1);
         dx.par_chunks_mut(row).enumerate().for_each(|(index, dx)| {
             let (number, row) = (index / self.shape.input[0], index % self.shape.input[0]);
             let range = number * block..(number + 1) * block;
-            let kernel = Backward {
-                pool: self,
-                taps: taps.map(|taps| &taps[range.clone()]),
-                dy: &dy[range],
-                row,
-                dx,
-            };
-            dispatch_to(self.isa, kernel);
+            let argmax = argmax.map(|argmax| &argmax[range.clone()]);
+            dispatch_to(self.isa, Backward { pool: self, argmax, dy: &dy[range], row, dx });
         });
         Ok(())
+    }
+
+    /// Elements of an image row of the output, over all planes of a block; 1 for an empty tensor,
+    /// which cannot be cut into rows of nothing.
+    fn output_row(&self) -> usize {
+        (self.shape.output()[1] * self.planes).max(1)
     }
 
     /// The block that output row `index` (counted over all blocks) reads, and the row's number in
@@ -146,7 +131,7 @@ struct MaxForward<'a> {
     x: &'a [f32],
     row: usize,
     y: &'a mut [f32],
-    tap: &'a mut [u8],
+    argmax: &'a mut [u8],
 }
 
 impl Kernel for MaxForward<'_> {
@@ -154,43 +139,15 @@ impl Kernel for MaxForward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (shape, lanes) = (&self.pool.shape, self.pool.lanes);
-        let mut seen = Vec::with_capacity(shape.taps());
-        for (col, (y, tap)) in
-            self.y.chunks_exact_mut(lanes).zip(self.tap.chunks_exact_mut(lanes)).enumerate()
-        {
-            shape.window([self.row, col], &mut seen);
-            let taps = seen
+        let (shape, planes) = (&self.pool.shape, self.pool.planes);
+        let mut elements = Vec::with_capacity(shape.window_len());
+        let windows = self.y.chunks_exact_mut(planes).zip(self.argmax.chunks_exact_mut(planes));
+        for (col, (y, argmax)) in windows.enumerate() {
+            shape.window([self.row, col], &mut elements);
+            let rows = elements
                 .iter()
-                .map(|&(number, position)| (number as u8, &self.x[position * lanes..][..lanes]));
-            maxima(taps, y, tap);
-        }
-    }
-}
-
-struct Max<'a> {
-    pool: &'a Pool,
-    x: &'a [f32],
-    row: usize,
-    y: &'a mut [f32],
-}
-
-impl Kernel for Max<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let (shape, lanes) = (&self.pool.shape, self.pool.lanes);
-        let mut seen = Vec::with_capacity(shape.taps());
-        for (col, y) in self.y.chunks_exact_mut(lanes).enumerate() {
-            shape.window([self.row, col], &mut seen);
-            y.fill(f32::NEG_INFINITY);
-            for &(_, position) in &seen {
-                for (y, &x) in y.iter_mut().zip(&self.x[position * lanes..]) {
-                    let larger = (x > *y) | x.is_nan();
-                    *y = f32::from_bits(select(larger, x.to_bits(), y.to_bits()));
-                }
-            }
+                .map(|&(number, position)| (number as u8, &self.x[position * planes..][..planes]));
+            maxima(rows, y, argmax);
         }
     }
 }
@@ -207,14 +164,14 @@ impl Kernel for AverageForward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (shape, lanes) = (&self.pool.shape, self.pool.lanes);
-        let scale = 1.0 / shape.taps() as f32;
-        let mut seen = Vec::with_capacity(shape.taps());
-        for (col, y) in self.y.chunks_exact_mut(lanes).enumerate() {
-            shape.window([self.row, col], &mut seen);
+        let (shape, planes) = (&self.pool.shape, self.pool.planes);
+        let scale = 1.0 / shape.window_len() as f32;
+        let mut elements = Vec::with_capacity(shape.window_len());
+        for (col, y) in self.y.chunks_exact_mut(planes).enumerate() {
+            shape.window([self.row, col], &mut elements);
             y.fill(0.0);
-            for &(_, position) in &seen {
-                for (y, x) in y.iter_mut().zip(&self.x[position * lanes..]) {
+            for &(_, position) in &elements {
+                for (y, x) in y.iter_mut().zip(&self.x[position * planes..]) {
                     *y += x;
                 }
             }
@@ -227,7 +184,7 @@ impl Kernel for AverageForward<'_> {
 
 struct Backward<'a> {
     pool: &'a Pool,
-    taps: Option<&'a [u8]>,
+    argmax: Option<&'a [u8]>,
     dy: &'a [f32],
     row: usize,
     dx: &'a mut [f32],
@@ -238,19 +195,19 @@ impl Kernel for Backward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (shape, lanes) = (&self.pool.shape, self.pool.lanes);
-        let scale = 1.0 / shape.taps() as f32;
-        let mut seeing = Vec::with_capacity(shape.taps());
-        for (col, dx) in self.dx.chunks_exact_mut(lanes).enumerate() {
-            shape.windows_of([self.row, col], &mut seeing);
+        let (shape, planes) = (&self.pool.shape, self.pool.planes);
+        let scale = 1.0 / shape.window_len() as f32;
+        let mut windows = Vec::with_capacity(shape.window_len());
+        for (col, dx) in self.dx.chunks_exact_mut(planes).enumerate() {
+            shape.windows_of([self.row, col], &mut windows);
             dx.fill(0.0);
-            for &(number, position) in &seeing {
-                let dy = &self.dy[position * lanes..][..lanes];
-                match self.taps {
-                    Some(taps) => {
-                        let taps = &taps[position * lanes..][..lanes];
-                        for ((dx, dy), tap) in dx.iter_mut().zip(dy).zip(taps) {
-                            *dx += if u32::from(*tap) == number { *dy } else { 0.0 };
+            for &(number, position) in &windows {
+                let dy = &self.dy[position * planes..][..planes];
+                match self.argmax {
+                    Some(argmax) => {
+                        let argmax = &argmax[position * planes..][..planes];
+                        for ((dx, dy), argmax) in dx.iter_mut().zip(dy).zip(argmax) {
+                            *dx += if u32::from(*argmax) == number { *dy } else { 0.0 };
                         }
                     }
                     None => {

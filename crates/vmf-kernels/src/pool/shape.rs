@@ -1,4 +1,4 @@
-//! Which inputs a pooling window covers.
+//! The sizes of a pooling, and which inputs a window contains.
 
 use crate::error::Error;
 
@@ -42,32 +42,41 @@ impl PoolShape {
     }
 
     /// Elements of a window.
-    pub(super) fn taps(&self) -> usize {
+    pub(super) fn window_len(&self) -> usize {
         self.window[0] * self.window[1]
     }
 
-    /// The taps of the window at `out` that are inside the image, with their input positions.
-    pub(super) fn window(&self, out: [usize; 2], taps: &mut Vec<(u32, usize)>) {
-        taps.clear();
-        for tap in 0..self.taps() {
-            let offset = [tap / self.window[1], tap % self.window[1]];
+    /// The elements of the window at `out` that are inside the image: the number of each in the
+    /// window, and its input position.
+    pub(super) fn window(&self, out: [usize; 2], elements: &mut Vec<(u32, usize)>) {
+        elements.clear();
+        for number in 0..self.window_len() {
+            let offset = [number / self.window[1], number % self.window[1]];
             let along = |axis: usize| {
                 (out[axis] * self.stride + offset[axis])
                     .checked_sub(self.padding)
                     .filter(|&at| at < self.input[axis])
             };
             if let (Some(y), Some(x)) = (along(0), along(1)) {
-                taps.push((tap as u32, y * self.input[1] + x));
+                elements.push((number as u32, y * self.input[1] + x));
             }
         }
     }
 
-    /// The windows that see `input`: through which tap, and their output positions.
-    pub(super) fn windows_of(&self, input: [usize; 2], taps: &mut Vec<(u32, usize)>) {
+    /// The input positions of the window at `out` that are inside the image.
+    pub(crate) fn elements_of(&self, out: [usize; 2]) -> Vec<usize> {
+        let mut elements = Vec::new();
+        self.window(out, &mut elements);
+        elements.into_iter().map(|(_, position)| position).collect()
+    }
+
+    /// The windows that contain `input`: the number that it has in each, and their output
+    /// positions.
+    pub(super) fn windows_of(&self, input: [usize; 2], windows: &mut Vec<(u32, usize)>) {
         let output = self.output();
-        taps.clear();
-        for tap in 0..self.taps() {
-            let offset = [tap / self.window[1], tap % self.window[1]];
+        windows.clear();
+        for number in 0..self.window_len() {
+            let offset = [number / self.window[1], number % self.window[1]];
             let along = |axis: usize| {
                 (input[axis] + self.padding)
                     .checked_sub(offset[axis])
@@ -76,7 +85,7 @@ impl PoolShape {
                     .filter(|&at| at < output[axis])
             };
             if let (Some(y), Some(x)) = (along(0), along(1)) {
-                taps.push((tap as u32, y * output[1] + x));
+                windows.push((number as u32, y * output[1] + x));
             }
         }
     }

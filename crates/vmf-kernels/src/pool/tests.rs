@@ -1,4 +1,4 @@
-//! Pooling against its definition, and its gradients against the definition's.
+//! Compares pooling and its gradients with their definitions.
 
 use super::*;
 use crate::testing::{Rng, assert_close};
@@ -81,7 +81,7 @@ fn pooling_matches_its_definition() {
         });
     }
     for shape in shapes {
-        // Few distinct values, so that ties are common.
+        // Only a few distinct values, so that ties are common.
         let x: Vec<f32> = (0..shape.input_len()).map(|_| rng.between(0, 4) as f32 - 2.0).collect();
         let dy = rng.normals(shape.output_len());
         for layout in [Layout::Hwnc, Layout::Nchw] {
@@ -90,12 +90,10 @@ fn pooling_matches_its_definition() {
                 let what = format!("{shape:?} {layout:?} {isa:?}");
                 let pool = Pool::new(shape, layout).unwrap().with_isa(isa);
                 let (mut y, mut dx) = (vec![f32::NAN; dy.len()], vec![f32::NAN; x.len()]);
-                let mut tap = vec![0; dy.len()];
-                pool.max_forward(&x, &mut y, &mut tap).unwrap();
+                let mut argmax = vec![0; dy.len()];
+                pool.max_forward(&x, &mut y, &mut argmax).unwrap();
                 assert_close(&y, &expected.max, 0.0, &what);
-                pool.max(&x, &mut y).unwrap();
-                assert_close(&y, &expected.max, 0.0, &what);
-                pool.max_backward(&tap, &dy, &mut dx).unwrap();
+                pool.max_backward(&argmax, &dy, &mut dx).unwrap();
                 assert_close(&dx, &expected.max_gradient, 1e-6, &what);
                 pool.average_forward(&x, &mut y).unwrap();
                 assert_close(&y, &expected.average, 1e-6, &what);
@@ -111,10 +109,10 @@ fn the_last_nan_or_the_first_of_equals_gets_the_gradient() {
     let shape = PoolShape::tiling(1, 1, [2, 4], 2);
     let pool = Pool::new(shape, Layout::Nchw).unwrap();
     let x = [1.0, f32::NAN, 3.0, 3.0, 5.0, f32::NAN, 3.0, 3.0];
-    let (mut y, mut tap, mut dx) = ([0.0; 2], [0; 2], [0.0; 8]);
-    pool.max_forward(&x, &mut y, &mut tap).unwrap();
+    let (mut y, mut argmax, mut dx) = ([0.0; 2], [0; 2], [0.0; 8]);
+    pool.max_forward(&x, &mut y, &mut argmax).unwrap();
     assert!(y[0].is_nan() && y[1] == 3.0);
-    pool.max_backward(&tap, &[1.0, 2.0], &mut dx).unwrap();
+    pool.max_backward(&argmax, &[1.0, 2.0], &mut dx).unwrap();
     assert_eq!(dx, [0.0, 0.0, 2.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
 }
 

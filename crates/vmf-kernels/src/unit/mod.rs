@@ -1,29 +1,31 @@
-//! The variational unit: convolution, batch normalization, noise, ReLU and, if asked, maximum
-//! pooling as one operation.
+//! The variational unit: convolution, batch normalization, noise, ReLU and optionally maximum
+//! pooling, as one operation.
 //!
 //! ```text
 //! u = x * w
 //! y = pool( act( (u - mean) * rstd + sigma * z ) )
 //! ```
 //!
-//! It is one node over (x, w, sigma) for an automatic differentiation: everything between is
-//! computed in the layout `[position][image][channel]`, and the gradients of the parts meet in
-//! scratch memory. A linear layer is the convolution of a 1x1 image with a 1x1 kernel.
+//! For automatic differentiation it is one node over (x, w, sigma). Tensors are in HWNC, and what
+//! is computed on the way lives in scratch memory. A linear layer is the convolution of a 1x1 image
+//! with a 1x1 kernel.
 //!
-//! # What is kept for the backward pass
-//! The input x and the output y, which the neighbouring units hold anyway, the convolution u, and
-//! the statistics. With pooling also which element of each window was the largest, one byte an
-//! output; the activations before pooling are not kept, as the gradient flows only to the largest,
-//! whose sign is that of the output.
+//! # What is saved for the backward pass
+//!
+//! The convolution u and the statistics, and with pooling the argmax of each window, one byte per
+//! output ([`Saved`]). The input x and the output y are needed too, but the neighbouring units hold
+//! them anyway ([`Operands`]). The activations before pooling are not saved: the gradient flows
+//! only to the largest element of a window, whose sign is that of the output.
 
-use crate::bn_noise::{self, Layout, NoiseTerm, Shape, Statistics};
+use crate::bn_noise::pooled::{self, Pooling};
+use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
-use crate::on_pool;
-use crate::parallel::ByTask;
+use crate::expected;
+use crate::layout::Layout;
+use crate::parallel::on_pool;
 use crate::pool::{Pool, PoolShape};
 use crate::scratch::Scratch;
-use rayon::prelude::*;
 
 /// A variational unit of one shape.
 #[derive(Clone, Copy, Debug)]
@@ -33,36 +35,34 @@ pub struct Unit {
     pool: Option<Pool>,
 }
 
-/// What a training pass computed besides the output.
+/// What a training pass leaves for its backward pass, besides the input and the output.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct Saved {
     /// The convolution, [`Unit::conv_len`] elements.
     pub u: Scratch,
-    /// With pooling, which element of each window was the largest; empty without.
-    pub tap: Vec<u8>,
+    /// Which element of each pooling window was the largest; empty without pooling.
+    pub argmax: Vec<u8>,
     /// The statistics of the batch.
     pub statistics: Statistics,
 }
 
-/// What the backward pass needs of the forward pass.
+/// The tensors of a training pass that its caller holds anyway.
 #[derive(Clone, Copy, Debug)]
-pub struct Saved<'a> {
+pub struct Operands<'a> {
     /// The input.
     pub x: &'a [f32],
     /// The weights.
     pub w: &'a [f32],
-    /// The output. Only its sign is used, and only with ReLU.
+    /// The output.
     pub y: &'a [f32],
-    /// What [`Unit::forward_train`] kept.
-    pub kept: &'a Kept,
 }
 
 /// Where the backward pass writes.
 #[derive(Debug)]
 pub struct Gradients<'a> {
-    /// The gradient by the input, if it is needed: the first unit of a network does without.
+    /// The gradient with respect to the input. The first unit of a network needs none.
     pub dx: Option<&'a mut [f32]>,
-    /// The gradient by the weights.
+    /// The gradient with respect to the weights.
     pub dw: &'a mut [f32],
 }
 
@@ -75,17 +75,17 @@ impl Unit {
         Unit { conv, norm: bn_noise::Config::new(shape).relu(true), pool: None }
     }
 
-    /// With or without ReLU.
+    /// The same, with or without ReLU.
     pub fn relu(self, relu: bool) -> Self {
         Unit { norm: self.norm.relu(relu), ..self }
     }
 
-    /// With another eps.
+    /// The same, with another eps.
     pub fn eps(self, eps: f64) -> Self {
         Unit { norm: self.norm.eps(eps), ..self }
     }
 
-    /// Followed by maximum pooling with square windows side by side.
+    /// The same, followed by maximum pooling with square windows side by side.
     pub fn max_pool(self, window: usize) -> Result<Self, Error> {
         let shape = self.conv.shape();
         let shape = PoolShape::tiling(shape.batch, shape.out_channels, shape.output(), window);
@@ -95,6 +95,16 @@ impl Unit {
     /// The convolution it begins with.
     pub fn conv(&self) -> &Conv2d {
         &self.conv
+    }
+
+    /// The normalization, noise and activation behind it.
+    pub fn norm(&self) -> &bn_noise::Config {
+        &self.norm
+    }
+
+    /// The pooling at its end, if there is one.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
     }
 
     /// Elements of the convolution u.
@@ -112,10 +122,10 @@ impl Unit {
         self.pool.map_or(self.conv.shape().output(), |pool| pool.shape().output())
     }
 
-    /// Normalizes with the statistics of the batch, writes y, and leaves in `kept` what the
+    /// Normalizes with the statistics of the batch, writes y, and leaves in `saved` what the
     /// backward pass needs.
     ///
-    /// The memory in `kept` is used again, by this unit or another, so a training loop allocates
+    /// The memory in `saved` is reused, by this unit or another, so a training loop allocates
     /// nothing.
     pub fn forward_train(
         &self,
@@ -123,35 +133,17 @@ impl Unit {
         x: &[f32],
         w: &[f32],
         y: &mut [f32],
-        kept: &mut Kept,
+        saved: &mut Saved,
     ) -> Result<(), Error> {
         on_pool(|| {
             check_length("y", y.len(), self.output_len())?;
-            if kept.u.len() != self.conv_len() {
-                kept.u = Scratch::take_to_keep(self.conv_len());
+            if saved.u.len() != self.conv_len() {
+                saved.u = Scratch::take_to_keep(self.conv_len());
             }
-            self.conv.forward(x, w, &mut kept.u)?;
-            match self.pool {
-                None => {
-                    kept.tap.clear();
-                    kept.statistics = bn_noise::forward_train(&self.norm, noise, &kept.u, y)?;
-                }
-                Some(pool) => {
-                    kept.tap.resize(self.output_len(), 0);
-                    kept.statistics = bn_noise::statistics(&self.norm, &kept.u)?;
-                    let (tap, statistics) = (&mut kept.tap, &kept.statistics);
-                    bn_noise::forward_pooled(
-                        &self.norm,
-                        noise,
-                        statistics,
-                        pool.shape(),
-                        &kept.u,
-                        y,
-                        tap,
-                    )?;
-                }
-            }
-            Ok(())
+            let Saved { u, argmax, statistics } = saved;
+            self.conv.forward(x, w, u)?;
+            *statistics = bn_noise::statistics(&self.norm, u)?;
+            self.normalize(noise, statistics, u, y, argmax)
         })
     }
 
@@ -168,93 +160,147 @@ impl Unit {
             check_length("y", y.len(), self.output_len())?;
             let mut u = Scratch::take(self.conv_len());
             self.conv.forward(x, w, &mut u)?;
-            match self.pool {
-                None => bn_noise::forward_eval(&self.norm, noise, statistics, &u, y),
+            self.normalize(noise, statistics, &u, y, &mut Vec::new())
+        })
+    }
+
+    /// Normalizes with given statistics and writes the [expected](crate::expected) activation, where
+    /// `deviation` is the standard deviation in front of the activation, one value per channel.
+    ///
+    /// Without an activation that is the mean, whatever the deviation.
+    pub fn forward_expected(
+        &self,
+        deviation: &[f32],
+        statistics: &Statistics,
+        x: &[f32],
+        w: &[f32],
+        y: &mut [f32],
+    ) -> Result<(), Error> {
+        on_pool(|| {
+            check_length("y", y.len(), self.output_len())?;
+            let mut u = Scratch::take(self.conv_len());
+            self.conv.forward(x, w, &mut u)?;
+            match &self.pool {
+                _ if !self.norm.relu => self.normalize(None, statistics, &u, y, &mut Vec::new()),
+                None => expected::forward(&self.norm, statistics, deviation, &u, y),
                 Some(pool) => {
-                    let tap = &mut vec![0; y.len()];
-                    bn_noise::forward_pooled(
-                        &self.norm,
-                        noise,
-                        statistics,
-                        pool.shape(),
-                        &u,
-                        y,
-                        tap,
-                    )
+                    let pool = pool.shape();
+                    expected::forward_pooled(&self.norm, statistics, deviation, pool, &u, y)
                 }
             }
         })
+    }
+
+    /// Everything behind the convolution: writes y and, with pooling, the argmax of each window.
+    fn normalize(
+        &self,
+        noise: Option<NoiseTerm<f32>>,
+        statistics: &Statistics,
+        u: &[f32],
+        y: &mut [f32],
+        argmax: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        match &self.pool {
+            None => {
+                argmax.clear();
+                bn_noise::forward_eval(&self.norm, noise, statistics, u, y)
+            }
+            Some(pool) => {
+                argmax.resize(y.len(), 0);
+                pooled::forward(&self.norm, noise, statistics, pool, u, (y, argmax))
+            }
+        }
     }
 
     /// The gradients of [`forward_train`](Unit::forward_train); returns dsigma, one value for each
     /// scale of `noise`.
     ///
-    /// `noise` must be that of the forward pass.
-    pub fn backward(
+    /// `noise`, `operands` and `saved` must be those of the forward pass.
+    pub fn backward_train(
         &self,
         noise: Option<NoiseTerm<f32>>,
-        saved: Saved,
+        operands: Operands,
+        saved: &Saved,
         dy: &[f32],
         gradients: Gradients,
     ) -> Result<Vec<f32>, Error> {
         on_pool(|| {
-            check_length("y", saved.y.len(), self.output_len())?;
-            check_length("dy", dy.len(), self.output_len())?;
-            check_length("kept.u", saved.kept.u.len(), self.conv_len())?;
+            let Operands { x, w, y } = operands;
+            check_length("y", y.len(), self.output_len())?;
+            check_length("saved.u", saved.u.len(), self.conv_len())?;
             let mut du = Scratch::take(self.conv_len());
-            let dsigma = self.backward_norm(noise, &saved, dy, &mut du)?;
-            self.conv.weight_gradient(saved.x, &du, gradients.dw)?;
-            if let Some(dx) = gradients.dx {
-                self.conv.input_gradient(&du, saved.w, dx)?;
-            }
+            let dsigma = self.conv_gradient_train(noise, y, saved, dy, &mut du)?;
+            self.conv_backward(x, w, &du, gradients)?;
             Ok(dsigma)
         })
     }
 
-    /// The gradient by the convolution u, and dsigma.
-    fn backward_norm(
+    /// The gradients of [`forward_eval`](Unit::forward_eval), whose statistics are constants;
+    /// returns dsigma.
+    ///
+    /// An evaluation pass saves nothing, so the convolution and the output are computed again.
+    pub fn backward_eval(
         &self,
         noise: Option<NoiseTerm<f32>>,
+        statistics: &Statistics,
+        x: &[f32],
+        w: &[f32],
+        dy: &[f32],
+        gradients: Gradients,
+    ) -> Result<Vec<f32>, Error> {
+        on_pool(|| {
+            let (mut u, mut y) = (Scratch::take(self.conv_len()), Scratch::take(self.output_len()));
+            let mut argmax = Vec::new();
+            self.conv.forward(x, w, &mut u)?;
+            self.normalize(noise, statistics, &u, &mut y, &mut argmax)?;
+
+            let saved = bn_noise::Saved { u: &u, y: &y, statistics };
+            let mut du = Scratch::take(self.conv_len());
+            let dsigma = match &self.pool {
+                None => bn_noise::backward_eval(&self.norm, noise, saved, dy, &mut du)?,
+                Some(pool) => {
+                    let pooling = Pooling { pool, argmax: &argmax };
+                    pooled::backward_eval(&self.norm, noise, saved, pooling, dy, &mut du)?
+                }
+            };
+            self.conv_backward(x, w, &du, gradients)?;
+            Ok(dsigma)
+        })
+    }
+
+    /// The gradient with respect to the convolution u, in training; returns dsigma.
+    fn conv_gradient_train(
+        &self,
+        noise: Option<NoiseTerm<f32>>,
+        y: &[f32],
         saved: &Saved,
         dy: &[f32],
         du: &mut [f32],
     ) -> Result<Vec<f32>, Error> {
-        let Kept { u, tap, statistics } = saved.kept;
-        let inner = bn_noise::Saved { u, y: saved.y, statistics };
-        let Some(pool) = self.pool else {
-            return bn_noise::backward(&self.norm, noise, inner, dy, du);
-        };
-        let shape = pool.shape();
-        if let Some(dsigma) =
-            bn_noise::backward_pooled(&self.norm, noise, inner, shape, tap, dy, du)?
-        {
-            return Ok(dsigma);
+        let Saved { u, argmax, statistics } = saved;
+        let saved = bn_noise::Saved { u, y, statistics };
+        match &self.pool {
+            None => bn_noise::backward_train(&self.norm, noise, saved, dy, du),
+            Some(pool) => {
+                let pooling = Pooling { pool, argmax };
+                pooled::backward_train(&self.norm, noise, saved, pooling, dy, du)
+            }
         }
-        let mut whole = Scratch::take(self.conv_len());
-        self.unpool(pool, saved, dy, &mut whole)?;
-        let inner = bn_noise::Saved { y: &[], ..inner };
-        // `unpool` has applied ReLU's mask.
-        bn_noise::backward(&self.norm.relu(false), noise, inner, &whole, du)
     }
 
-    /// The gradient before pooling and ReLU.
-    fn unpool(&self, pool: Pool, saved: &Saved, dy: &[f32], to: &mut [f32]) -> Result<(), Error> {
-        if !self.norm.relu {
-            return pool.max_backward(&saved.kept.tap, dy, to);
+    /// The gradients of the convolution, from that with respect to its output u.
+    fn conv_backward(
+        &self,
+        x: &[f32],
+        w: &[f32],
+        du: &[f32],
+        gradients: Gradients,
+    ) -> Result<(), Error> {
+        self.conv.weight_gradient(x, du, gradients.dw)?;
+        match gradients.dx {
+            Some(dx) => self.conv.input_gradient(du, w, dx),
+            None => Ok(()),
         }
-        const TASK: usize = 1 << 14;
-        let mut masked = Scratch::take(dy.len());
-        masked
-            .par_chunks_mut(TASK)
-            .by_task()
-            .zip(dy.par_chunks(TASK))
-            .zip(saved.y.par_chunks(TASK))
-            .for_each(|((masked, dy), y)| {
-                for ((masked, dy), y) in masked.iter_mut().zip(dy).zip(y) {
-                    *masked = if *y > 0.0 { *dy } else { 0.0 };
-                }
-            });
-        pool.max_backward(&saved.kept.tap, &masked, to)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The unit against the same formula in double precision, and its gradients against that formula's
-//! differences.
+//! Compares the unit with its definition in double precision, and its gradients with finite
+//! differences of that definition.
 
 use super::*;
 use crate::conv::{Algorithm, ConvShape};
@@ -12,6 +12,8 @@ struct Case {
     pool: bool,
     algorithm: Algorithm,
     key: NoiseKey,
+    /// The statistics of an evaluation pass; those of the batch otherwise.
+    given: Option<Statistics>,
 }
 
 impl Case {
@@ -21,13 +23,13 @@ impl Case {
         if self.pool { unit.max_pool(2).unwrap() } else { unit }
     }
 
-    /// The unit by its definition, element by element; 3x3 with padding 1.
+    /// The unit by its definition, element by element, for a 3x3 kernel with padding 1.
     fn reference(&self, x: &[f64], w: &[f64], sigma: &[f64]) -> Vec<f64> {
         let s = &self.shape;
         let ([height, width], batch) = (s.input, s.batch);
         let (inputs, outputs) = (s.in_channels, s.out_channels);
-        let (spatial, count) = (height * width, (height * width * batch) as f64);
-        let mut u = vec![0.0; spatial * batch * outputs];
+        let (positions, count) = (height * width, (height * width * batch) as f64);
+        let mut u = vec![0.0; positions * batch * outputs];
         for (at, u) in u.iter_mut().enumerate() {
             let (position, image, o) = (at / (batch * outputs), at / outputs % batch, at % outputs);
             for tap in 0..9 {
@@ -45,12 +47,17 @@ impl Case {
             let channel =
                 |u: &[f64]| u.iter().skip(o).step_by(outputs).copied().collect::<Vec<_>>();
             let values = channel(&u);
-            let mean = values.iter().sum::<f64>() / count;
-            let var = values.iter().map(|u| (u - mean).powi(2)).sum::<f64>() / count;
+            let (mean, var) = match &self.given {
+                Some(given) => (given.mean[o], given.var[o]),
+                None => {
+                    let mean = values.iter().sum::<f64>() / count;
+                    (mean, values.iter().map(|u| (u - mean).powi(2)).sum::<f64>() / count)
+                }
+            };
             let sigma = sigma[o / (outputs / sigma.len())];
-            for row in 0..spatial * batch {
+            for row in 0..positions * batch {
                 let (position, image) = (row / batch, row % batch);
-                let element = (image * outputs + o) * spatial + position;
+                let element = (image * outputs + o) * positions + position;
                 let z = normal(self.key, element as u64);
                 let u = &mut u[row * outputs + o];
                 *u = (*u - mean) / (var + 1e-5).sqrt() + sigma * z;
@@ -80,7 +87,7 @@ fn double(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
-/// The derivative of `loss` by each element of `at`, by central differences.
+/// The derivative of `loss` with respect to each element of `at`, by central differences.
 fn differences(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
     const STEP: f64 = 1e-6;
     (0..at.len())
@@ -105,42 +112,103 @@ fn outputs_and_gradients_match_the_definition() {
                 [(true, false, 1), (true, true, 2), (false, true, 1), (false, false, 2)]
             {
                 let key = NoiseKey { seed: rng.next(), stream: 3, step: 5, sample: 0 };
-                let case = Case { shape, relu, pool, algorithm, key };
-                let unit = case.unit();
-                let x = rng.normals(shape.input_len());
-                let w = rng.normals(shape.weight_len());
                 let sigma: Vec<f32> = (0..groups).map(|i| 0.3 + 0.4 * i as f32).collect();
-                let direction = rng.normals(unit.output_len());
-                let noise = Some(NoiseTerm { noise: Noise::new(key), sigma: &sigma });
-
-                let (mut y, mut kept) = (vec![f32::NAN; unit.output_len()], Kept::default());
-                unit.forward_train(noise, &x, &w, &mut y, &mut kept).unwrap();
-                let (x64, w64, sigma64) = (double(&x), double(&w), double(&sigma));
-                let what = format!("{shape:?} {algorithm:?} relu {relu} pool {pool}");
-                assert_close(&y, &case.reference(&x64, &w64, &sigma64), 2e-5, &what);
-
-                let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![f32::NAN; w.len()]);
-                let saved = Saved { x: &x, w: &w, y: &y, kept: &kept };
-                let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw };
-                let dsigma = unit.backward(noise, saved, &direction, gradients).unwrap();
-                let loss = |x: &[f64], w: &[f64], sigma: &[f64]| -> f64 {
-                    let y = case.reference(x, w, sigma);
-                    y.iter().zip(&direction).map(|(y, d)| y * f64::from(*d)).sum()
+                let given = Statistics {
+                    mean: (0..shape.out_channels).map(|_| rng.normal().into()).collect(),
+                    var: (0..shape.out_channels).map(|_| rng.between(9, 30) as f64).collect(),
                 };
-                let by_x = differences(&x64, |x| loss(x, &w64, &sigma64));
-                let by_w = differences(&w64, |w| loss(&x64, w, &sigma64));
-                let by_sigma = differences(&sigma64, |sigma| loss(&x64, &w64, sigma));
-                assert_close(&dx, &by_x, 1e-4, &format!("dx {what}"));
-                assert_close(&dw, &by_w, 1e-4, &format!("dw {what}"));
-                assert_close(&dsigma, &by_sigma, 1e-4, &format!("dsigma {what}"));
-
-                // Without the input gradient, the others are the same.
-                let mut again = vec![f32::NAN; w.len()];
-                let gradients = Gradients { dx: None, dw: &mut again };
-                assert_eq!(unit.backward(noise, saved, &direction, gradients).unwrap(), dsigma);
-                assert_eq!(again, dw);
+                for given in [None, Some(given)] {
+                    let case = Case { shape, relu, pool, algorithm, key, given };
+                    check_against_the_definition(&case, &sigma, &mut rng);
+                }
             }
         }
+    }
+}
+
+fn check_against_the_definition(case: &Case, sigma: &[f32], rng: &mut Rng) {
+    let (shape, unit) = (case.shape, case.unit());
+    let x = rng.normals(shape.input_len());
+    let w = rng.normals(shape.weight_len());
+    let direction = rng.normals(unit.output_len());
+    let noise = Some(NoiseTerm { noise: Noise::new(case.key), sigma });
+    let Case { relu, pool, algorithm, given, .. } = case;
+    let what = format!("{shape:?} {algorithm:?} relu {relu} pool {pool} train {}", given.is_none());
+
+    let (mut y, mut saved) = (vec![f32::NAN; unit.output_len()], Saved::default());
+    match given {
+        None => unit.forward_train(noise, &x, &w, &mut y, &mut saved).unwrap(),
+        Some(given) => unit.forward_eval(noise, given, &x, &w, &mut y).unwrap(),
+    }
+    let (x64, w64, sigma64) = (double(&x), double(&w), double(sigma));
+    assert_close(&y, &case.reference(&x64, &w64, &sigma64), 2e-5, &what);
+
+    let operands = Operands { x: &x, w: &w, y: &y };
+    let backward = |gradients: Gradients| match given {
+        None => unit.backward_train(noise, operands, &saved, &direction, gradients).unwrap(),
+        Some(given) => unit.backward_eval(noise, given, &x, &w, &direction, gradients).unwrap(),
+    };
+    let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![f32::NAN; w.len()]);
+    let dsigma = backward(Gradients { dx: Some(&mut dx), dw: &mut dw });
+    let loss = |x: &[f64], w: &[f64], sigma: &[f64]| -> f64 {
+        let y = case.reference(x, w, sigma);
+        y.iter().zip(&direction).map(|(y, d)| y * f64::from(*d)).sum()
+    };
+    let expected_dx = differences(&x64, |x| loss(x, &w64, &sigma64));
+    let expected_dw = differences(&w64, |w| loss(&x64, w, &sigma64));
+    let expected_dsigma = differences(&sigma64, |sigma| loss(&x64, &w64, sigma));
+    assert_close(&dx, &expected_dx, 1e-4, &format!("dx {what}"));
+    assert_close(&dw, &expected_dw, 1e-4, &format!("dw {what}"));
+    assert_close(&dsigma, &expected_dsigma, 1e-4, &format!("dsigma {what}"));
+
+    // Without the input gradient, the others are the same.
+    let mut again = vec![f32::NAN; w.len()];
+    assert_eq!(backward(Gradients { dx: None, dw: &mut again }), dsigma);
+    assert_eq!(again, dw);
+}
+
+/// The backward pass of evaluation, bit for bit, composed of the public operations that the unit
+/// fuses.
+#[test]
+fn evaluation_gradients_are_those_of_the_separate_operations() {
+    let mut rng = Rng::new(13);
+    for case in 0..12 {
+        let (relu, window) = (case % 2 == 0, case % 3);
+        let shape = ConvShape::same(rng.between(1, 5), 3, rng.between(1, 40), [7, 6], 3);
+        let conv = Conv2d::new(shape).unwrap();
+        let unit = Unit::new(conv).relu(relu);
+        let unit = if window > 0 { unit.max_pool(window).unwrap() } else { unit };
+        let sigma = [0.2];
+        let key = NoiseKey { seed: rng.next(), ..NoiseKey::default() };
+        let noise = (case % 4 > 0).then(|| NoiseTerm { noise: Noise::new(key), sigma: &sigma });
+        let statistics = Statistics {
+            mean: (0..shape.out_channels).map(|_| rng.normal().into()).collect(),
+            var: vec![20.0; shape.out_channels],
+        };
+        let (x, w) = (rng.normals(shape.input_len()), rng.normals(shape.weight_len()));
+        let dy = rng.normals(unit.output_len());
+        let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![f32::NAN; w.len()]);
+        let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw };
+        let dsigma = unit.backward_eval(noise, &statistics, &x, &w, &dy, gradients).unwrap();
+
+        let mut u = vec![0.0; shape.output_len()];
+        conv.forward(&x, &w, &mut u).unwrap();
+        let (mut y, mut dwhole) = (vec![0.0; u.len()], dy.clone());
+        bn_noise::forward_eval(&unit.norm, noise, &statistics, &u, &mut y).unwrap();
+        if let Some(pool) = unit.pool {
+            let mut argmax = vec![0; dy.len()];
+            pool.max_forward(&y, &mut vec![0.0; dy.len()], &mut argmax).unwrap();
+            dwhole.resize(u.len(), 0.0);
+            pool.max_backward(&argmax, &dy, &mut dwhole).unwrap();
+        }
+        let saved = bn_noise::Saved { u: &u, y: &y, statistics: &statistics };
+        let mut du = vec![0.0; u.len()];
+        let expected_dsigma =
+            bn_noise::backward_eval(&unit.norm, noise, saved, &dwhole, &mut du).unwrap();
+        let (mut expected_dx, mut expected_dw) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+        conv.weight_gradient(&x, &du, &mut expected_dw).unwrap();
+        conv.input_gradient(&du, &w, &mut expected_dx).unwrap();
+        assert_eq!((dx, dw, dsigma), (expected_dx, expected_dw, expected_dsigma), "{unit:?}");
     }
 }
 
@@ -156,19 +224,18 @@ fn evaluation_with_the_batch_statistics_is_the_training_pass() {
             noise: Noise::new(NoiseKey { seed: 1, ..NoiseKey::default() }),
             sigma: &[0.5],
         });
-        let (mut trained, mut kept) = (vec![0.0; unit.output_len()], Kept::default());
-        unit.forward_train(noise, &x, &w, &mut trained, &mut kept).unwrap();
+        let (mut trained, mut saved) = (vec![0.0; unit.output_len()], Saved::default());
+        unit.forward_train(noise, &x, &w, &mut trained, &mut saved).unwrap();
         let mut evaluated = vec![1.0; unit.output_len()];
-        unit.forward_eval(noise, &kept.statistics, &x, &w, &mut evaluated).unwrap();
+        unit.forward_eval(noise, &saved.statistics, &x, &w, &mut evaluated).unwrap();
         assert_eq!(trained, evaluated);
     }
 }
 
-/// A unit of random shape with pooling, and the same in parts: the unit without pooling, then the
-/// pooling by itself.
+/// Compares units of random shapes with pooling with the unit without pooling, followed by the
+/// pooling alone.
 ///
-/// The parts regenerate the noise in the backward pass where the fused one reads it off y, and they
-/// take the small sigma that the fused one cannot.
+/// In the backward pass the fused unit reads large noise off y, where the parts make it again.
 #[test]
 fn fused_pooling_is_pooling_of_the_unpooled_unit() {
     let mut rng = Rng::new(12);
@@ -187,31 +254,30 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
         let w = rng.normals(shape.weight_len());
         let dy = rng.normals(unit.output_len());
 
-        let (mut y, mut kept) = (vec![f32::NAN; dy.len()], Kept::default());
-        unit.forward_train(noise, &x, &w, &mut y, &mut kept).unwrap();
-        let (mut whole, mut kept_whole) = (vec![0.0; parts.output_len()], Kept::default());
-        parts.forward_train(noise, &x, &w, &mut whole, &mut kept_whole).unwrap();
+        let (mut y, mut saved) = (vec![f32::NAN; dy.len()], Saved::default());
+        unit.forward_train(noise, &x, &w, &mut y, &mut saved).unwrap();
+        let (mut whole, mut saved_whole) = (vec![0.0; parts.output_len()], Saved::default());
+        parts.forward_train(noise, &x, &w, &mut whole, &mut saved_whole).unwrap();
         let pool = unit.pool.unwrap();
-        let (mut pooled, mut tap) = (vec![0.0; dy.len()], vec![0; dy.len()]);
-        pool.max_forward(&whole, &mut pooled, &mut tap).unwrap();
-        assert_eq!((&y, &kept.tap), (&pooled, &tap), "{what}");
+        let (mut pooled, mut argmax) = (vec![0.0; dy.len()], vec![0; dy.len()]);
+        pool.max_forward(&whole, &mut pooled, &mut argmax).unwrap();
+        assert_eq!((&y, &saved.argmax), (&pooled, &argmax), "{what}");
 
         let mut du = vec![f32::NAN; parts.output_len()];
-        let saved = Saved { x: &x, w: &w, y: &y, kept: &kept };
-        let dsigma = unit.backward_norm(noise, &saved, &dy, &mut du).unwrap();
+        let dsigma = unit.conv_gradient_train(noise, &y, &saved, &dy, &mut du).unwrap();
         let mut dwhole = vec![0.0; whole.len()];
-        pool.max_backward(&tap, &dy, &mut dwhole).unwrap();
+        pool.max_backward(&argmax, &dy, &mut dwhole).unwrap();
         for (dwhole, y) in dwhole.iter_mut().zip(&whole) {
             *dwhole = if relu && *y <= 0.0 { 0.0 } else { *dwhole };
         }
         let inner =
-            bn_noise::Saved { u: &kept_whole.u, y: &[], statistics: &kept_whole.statistics };
+            bn_noise::Saved { u: &saved_whole.u, y: &[], statistics: &saved_whole.statistics };
         let mut expected = vec![0.0; whole.len()];
         let norm = parts.norm.relu(false);
         let expected_dsigma =
-            bn_noise::backward(&norm, noise, inner, &dwhole, &mut expected).unwrap();
+            bn_noise::backward_train(&norm, noise, inner, &dwhole, &mut expected).unwrap();
         assert_close(&du, &double(&expected), 1e-5, &what);
-        // A sum of g z over all elements, whose terms are of the size of z.
+        // dsigma is a sum of g z over all elements, whose terms are of the size of z.
         let size = (dy.len() as f32).sqrt();
         for (found, expected) in dsigma.iter().zip(&expected_dsigma) {
             assert!((found - expected).abs() < 1e-4 * size, "{what}");
@@ -220,7 +286,7 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
     }
 }
 
-/// Two units and a step of Adam, repeated: a small network learns to fit random targets.
+/// The losses of a small network, two units trained with Adam, that learns to fit random targets.
 fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
     with_threads(threads, || {
         let mut rng = Rng::new(11);
@@ -246,20 +312,20 @@ fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
                 };
                 let (mut hidden, mut y) =
                     (vec![0.0; units[0].output_len()], vec![0.0; units[1].output_len()]);
-                let mut kept = [Kept::default(), Kept::default()];
-                units[0].forward_train(noise(0), &x, &w[0], &mut hidden, &mut kept[0]).unwrap();
-                units[1].forward_train(noise(1), &hidden, &w[1], &mut y, &mut kept[1]).unwrap();
+                let mut saved = [Saved::default(), Saved::default()];
+                units[0].forward_train(noise(0), &x, &w[0], &mut hidden, &mut saved[0]).unwrap();
+                units[1].forward_train(noise(1), &hidden, &w[1], &mut y, &mut saved[1]).unwrap();
                 let dy: Vec<f32> = y.iter().zip(&target).map(|(y, t)| y - t).collect();
                 let loss = dy.iter().map(|d| f64::from(*d).powi(2)).sum::<f64>() / dy.len() as f64;
 
                 let mut dw = [vec![0.0; w[0].len()], vec![0.0; w[1].len()]];
                 let mut dhidden = vec![0.0; hidden.len()];
-                let saved = Saved { x: &hidden, w: &w[1], y: &y, kept: &kept[1] };
+                let operands = Operands { x: &hidden, w: &w[1], y: &y };
                 let to = Gradients { dx: Some(&mut dhidden), dw: &mut dw[1] };
-                units[1].backward(noise(1), saved, &dy, to).unwrap();
-                let saved = Saved { x: &x, w: &w[0], y: &hidden, kept: &kept[0] };
+                units[1].backward_train(noise(1), operands, &saved[1], &dy, to).unwrap();
+                let operands = Operands { x: &x, w: &w[0], y: &hidden };
                 let to = Gradients { dx: None, dw: &mut dw[0] };
-                units[0].backward(noise(0), saved, &dhidden, to).unwrap();
+                units[0].backward_train(noise(0), operands, &saved[0], &dhidden, to).unwrap();
                 for ((w, dw), [m, v]) in w.iter_mut().zip(&dw).zip(&mut moments) {
                     crate::adam::adam(&config, step.into(), w, dw, m, v).unwrap();
                 }

@@ -2,8 +2,8 @@
 
     python bn_noise.py > bn_noise.json        (torch 2.15.0, numpy 2.4.6)
 
-The noise is an independent implementation of the specification in src/noise/mod.rs, written here with Python's
-integers and numpy. Numbers are printed with 17 digits, which identify a double.
+The noise is an independent implementation of the specification in src/noise/mod.rs, with the integers of
+Python and numpy. Numbers are printed with 17 digits, which identify a double.
 """
 
 import json

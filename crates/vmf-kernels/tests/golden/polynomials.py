@@ -1,9 +1,9 @@
-"""The polynomials of src/noise/normal.rs: least maximum error, by Remez' exchange, in mpmath's arithmetic.
+"""Finds the polynomials of src/box_muller.rs: those of least maximum error, by Remez' exchange in mpmath.
 
     python polynomials.py                     (mpmath 1.3.0)
 
-Each is the unknown factor P in an expression whose other parts are exact; the weight makes the levelled error that of
-the whole expression.
+Each is the unknown factor P in an expression whose other parts are exact. The weight makes the levelled error
+that of the whole expression.
 """
 
 from mpmath import cos, linspace, log, lu_solve, matrix, mp, mpf, pi, sin, sqrt

@@ -19,9 +19,9 @@ pub struct Args {
     /// Pictures, PNG or JPEG, of any size
     #[arg(required = true, value_name = "IMAGE")]
     pub images: Vec<PathBuf>,
-    /// Number of Monte Carlo samples; 0 for one pass without noise
-    #[arg(long, default_value_t = 32)]
-    pub samples: u32,
+    /// Average so many Monte Carlo samples instead of one expected pass; 0 turns the noise off
+    #[arg(long, value_name = "K")]
+    pub samples: Option<u32>,
     /// Show the K most probable classes
     #[arg(long, value_name = "K", default_value_t = 3)]
     pub top: usize,
@@ -95,13 +95,13 @@ fn in_words(path: &Path, warning: Option<&str>, answer: &Answer) -> String {
     lines.extend(warning.map(|warning| format!("  warning: {warning}")));
     for class in &answer.classes {
         let mut line = format!("  {:widest$}  {:.3}", class.class, class.probability);
-        if answer.samples > 1 {
+        if answer.has_spread() {
             line += &format!(" ± {:.3}", class.deviation);
         }
         lines.push(line);
     }
     let mut line = format!("  entropy {:.3} nats", answer.entropy);
-    if answer.samples > 1 {
+    if answer.has_spread() {
         line += &format!(", {:.3} of it from not knowing the weights", answer.mutual_information);
     }
     lines.push(line);

@@ -1,6 +1,6 @@
 //! The paper's figure: accuracy, likelihood, calibration and noise of each configuration.
 
-use lab::{Axis, Figure, Legend, Panel, Series};
+use plot::{Axis, Figure, Legend, Panel, Series};
 
 use super::Comparison;
 use super::group::{Group, Spread};

@@ -9,7 +9,7 @@ mod write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use vmf_candle::LayerSummary;
+use vmf_candle::posterior::LayerSummary;
 
 use crate::data::Dataset;
 use crate::evaluation::Options;

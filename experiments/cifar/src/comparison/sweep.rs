@@ -1,6 +1,6 @@
 //! Scores as a function of beta, the weight of the KL.
 
-use lab::{Axis, Figure, Legend, Panel, Series};
+use plot::{Axis, Figure, Legend, Panel, Series};
 
 use super::Comparison;
 use super::group::{Group, Spread};

@@ -9,7 +9,7 @@ use crate::evaluation::results::{Measured, Way};
 use crate::evaluation::tables as evaluated;
 
 /// The ways to predict that are compared: the best one without noise, and the one with noise.
-pub(super) const WAYS: [Way; 2] = [Way::Mean, Way::MonteCarlo];
+pub(super) const WAYS: [Way; 3] = [Way::Mean, Way::Expected, Way::MonteCarlo];
 
 /// A score with its name in files.
 pub(super) type Score = (&'static str, fn(&Measured) -> f64);
@@ -134,7 +134,7 @@ pub(super) fn csv(comparison: &Comparison) -> Result<Csv> {
     }
     header.push("ece_ratio".into());
     let mut csv = Csv::new(header);
-    let or_empty = |number: Option<f64>| number.map_or(Field::Text(String::new()), Field::Float);
+    let or_empty = |number: Option<f64>| number.map_or("".into(), Field::from);
     for (group, way) in comparison.rows() {
         let mut row: Vec<Field> =
             vec![group.label.as_str().into(), way_name(way).into(), group.members.len().into()];

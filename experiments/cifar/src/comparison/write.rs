@@ -18,7 +18,7 @@ const VERSION: u64 = 1;
 pub(super) fn write(comparison: &Comparison, folder: &Path) -> Result<PathBuf> {
     let out = OutDir::create(folder)?;
     let figure = figure::figure(comparison);
-    figure.save(&out, "comparison")?;
+    out.save_figure(&figure, "comparison")?;
     tables::csv(comparison)?.save(&out, "comparison.csv")?;
     let json = serde_json::to_string_pretty(&document(comparison))? + "\n";
     out.write("comparison.json", json)?;
@@ -35,7 +35,7 @@ pub(super) fn write(comparison: &Comparison, folder: &Path) -> Result<PathBuf> {
         )
         .section(Section::new("Training and calibration").figure(&figure, caption(comparison))?);
     if let Some(curve) = sweep::figure(comparison) {
-        curve.save(&out, "beta")?;
+        out.save_figure(&curve, "beta")?;
         let caption =
             "Scores of the trained networks over beta; bars are one standard deviation over seeds.";
         report = report.section(Section::new("The weight of the KL").figure(&curve, caption)?);

@@ -5,7 +5,7 @@
 //! Hence a resumed run needs no saved generator, and neither threads nor the order of work can
 //! change a result.
 
-use vmf_candle::stream_of;
+use vmf_candle::posterior::stream_of;
 use vmf_kernels::noise::philox4x32_10;
 
 /// The random numbers for one purpose in one epoch.

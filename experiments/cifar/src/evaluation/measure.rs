@@ -29,12 +29,18 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let settings = &trained.config.settings;
     let is_noisy = settings.method.is_noisy();
     let batches = set.test.len().div_ceil(BATCH) as u64;
-    let passes = 2 + if is_noisy { u64::from(protocol.samples) } else { 0 };
-    let bar =
-        lab::Progress::new(format!("evaluating {}", printable(&trained.folder)), batches * passes);
+    let passes = 2 + if is_noisy { 1 + u64::from(protocol.samples) } else { 0 };
+    let task = format!("evaluating {}", printable(&trained.folder));
+    let bar = lab::ProgressBar::new(task, batches * passes);
 
-    bar.message("statistics without noise");
-    outputs::measure_statistics(model, set, settings.statistics_images, device)?;
+    bar.message("statistics");
+    outputs::measure_statistics(
+        model,
+        &trained.posterior,
+        set,
+        settings.statistics_images,
+        device,
+    )?;
     let test = || Batches::in_order(set, &set.test, BATCH);
     let classes = set.classes.len();
     let mut ways = Vec::new();
@@ -56,6 +62,10 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let others = outputs::outputs(&as_trained, test(), Samples::mean(), device, one)?;
     add(Way::MeanAsTrained, &others)?;
     if is_noisy {
+        bar.message("expected");
+        let samples = Samples::expected(&trained.posterior);
+        let expected = outputs::outputs(model, test(), samples, device, one)?;
+        add(Way::Expected, &expected)?;
         bar.message("Monte Carlo");
         let samples = Samples::monte_carlo(protocol.samples, protocol.seed);
         let all = || advance(protocol.samples);
@@ -83,11 +93,11 @@ fn judge(way: Way, outputs: &Outputs, classes: usize, fit_images: usize) -> Resu
         Predictions::new(&probabilities[from * classes..to * classes], &labels[from..to], classes)
             .context("the network's predictions are no probabilities")
     };
-    // A single pass uses one set of weights, so it has no mutual information to report.
+    // A pass at the mean of the weights has no mutual information to report.
     let information = |from: usize| {
         let part = &mutual_information[from..];
         let sum: f64 = part.iter().map(|value| f64::from(*value)).sum();
-        (way == Way::MonteCarlo).then(|| sum / part.len() as f64)
+        matches!(way, Way::Expected | Way::MonteCarlo).then(|| sum / part.len() as f64)
     };
     let all = checked(0, labels.len())?;
     let fitted = checked(0, fit_images)?;

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use candle_core::Device;
-use vmf_candle::{Forward, Samples, predict_stream, reestimate};
+use vmf_candle::predict::predict_stream;
+use vmf_candle::{Forward, Posterior, Samples, reestimate};
 use vmf_core::metrics::{PROBABILITY_FLOOR, Predictions};
 
 use crate::data::Dataset;
@@ -20,15 +21,18 @@ fn statistics_batches(set: &Dataset, images: usize) -> impl Iterator<Item = Batc
     Batches::in_order(set, &set.train, batch).take(count)
 }
 
-/// Measures the normalization statistics of the noise-free network and stores them in the model.
+/// Measures what the deterministic passes need and stores it in the model and its posterior: the
+/// normalization statistics of the noise-free network, and how much its activations and outputs
+/// vary under noise.
 pub fn measure_statistics<M: Forward>(
     model: &M,
+    posterior: &Posterior,
     set: &Dataset,
     images: usize,
     device: &Device,
 ) -> Result<()> {
     let batches = statistics_batches(set, images);
-    reestimate(model, batches.map(|batch| Ok(batch.into_tensors(device)?.0)))?;
+    reestimate(model, posterior, batches.map(|batch| Ok(batch.into_tensors(device)?.0)))?;
     Ok(())
 }
 

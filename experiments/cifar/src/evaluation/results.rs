@@ -82,6 +82,8 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
+    /// One deterministic pass through expected activations.
+    Expected,
     /// Noise off, with statistics measured with noise off.
     Mean,
     /// Noise off, with the statistics that training collected under noise.

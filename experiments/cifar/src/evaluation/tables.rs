@@ -9,6 +9,7 @@ use crate::settings::Method;
 /// The name of a way to predict, for people.
 pub fn name(way: Way, protocol: &Protocol) -> String {
     match way {
+        Way::Expected => "expected, one pass".into(),
         Way::Mean => "noise off".into(),
         Way::MeanAsTrained => "noise off, as trained".into(),
         Way::MonteCarlo => format!("Monte Carlo, {} samples", protocol.samples),
@@ -23,7 +24,7 @@ pub fn explanation(method: Method) -> String {
     );
     text += match method {
         Method::Vmf | Method::None => {
-            " Monte Carlo: the mean of the probabilities of several noisy passes. MI: the part of the entropy that comes from not \
+            " Expected: one deterministic pass that hands on the expectation of every activation over the noise. Monte Carlo: the mean of the probabilities of several noisy passes. MI: the part of the entropy that comes from not \
              knowing the weights."
         }
         Method::Map => {

@@ -86,7 +86,7 @@ fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
             "plan": plan(&trained.config.network())?,
             "settings": settings,
         }),
-        metrics: serde_json::to_value(trained.record())?,
+        state: serde_json::to_value(trained.record())?,
         ..trained.progress.clone()
     };
     let checkpoint = Checkpoint::capture(&trained.vars, &trained.posterior, None, progress)?;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use lab::{Align, significant};
-use lab::{Axis, Cell, Color, Csv, Field, Figure, Heatmap, Legend, OutDir, Panel, Series, Table};
+use lab::{Cell, Csv, Field, OutDir, Table};
+use plot::{Axis, Color, Figure, Heatmap, Legend, Panel, Series};
 
 use super::Findings;
 use super::family::Family;
@@ -25,7 +26,7 @@ pub fn write(
         csv(findings, surface)?.save(out, &file)?;
     }
     out.write("landscape.json", serde_json::to_string_pretty(findings)? + "\n")?;
-    let [svg, _] = figure(findings, surfaces, name).save(out, "landscape")?;
+    let [svg, _] = out.save_figure(&figure(findings, surfaces, name), "landscape")?;
     Ok(svg)
 }
 
@@ -37,7 +38,7 @@ fn csv(findings: &Findings, surface: &Surface) -> Result<Csv> {
     let agreement = findings.agreement(family);
     for (point, loss) in family.points(surface.points).into_iter().zip(&surface.values) {
         let turn = family.turn(point);
-        let field = |value: Option<f64>| value.map_or(Field::Text(String::new()), Field::Float);
+        let field = |value: Option<f64>| value.map_or("".into(), Field::from);
         let kappa = findings.posterior.map(|claimed| claimed.kappa);
         let slope = findings.posterior.and_then(|claimed| claimed.slope);
         csv.row([

@@ -10,9 +10,9 @@
 //! coordinates.
 
 use candle_core::{DType, Result, Tensor};
-use lab::linspace;
+use plot::linspace;
 use serde::{Deserialize, Serialize};
-use vmf_candle::stream_of;
+use vmf_candle::posterior::stream_of;
 use vmf_kernels::noise::{NoiseKey, normal};
 
 /// The largest absolute value of a coordinate.

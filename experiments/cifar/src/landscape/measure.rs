@@ -128,7 +128,7 @@ impl Measured {
     /// Measures the points that are left. Returns whether all points have been measured, which is
     /// not the case if the program was interrupted.
     pub fn go_on(&mut self, probe: &Probe, directions: &Directions) -> Result<bool> {
-        let bar = lab::Progress::new("landscape", self.total() as u64);
+        let bar = lab::ProgressBar::new("landscape", self.total() as u64);
         bar.advance((self.total() - self.left()) as u64);
         for (family, place, point) in self.todo() {
             if interrupt::asked() {

@@ -12,7 +12,7 @@ pub mod probe;
 pub mod shape;
 
 use serde::{Deserialize, Serialize};
-use vmf_candle::LayerSummary;
+use vmf_candle::posterior::LayerSummary;
 
 use crate::trained::Trained;
 use family::Family;

@@ -5,11 +5,15 @@ pub mod picture;
 use anyhow::{Result, bail};
 use candle_core::{Device, Tensor};
 use serde::Serialize;
-use vmf_candle::{Pass, Prediction, Samples, predict};
+use vmf_candle::predict::Prediction;
+use vmf_candle::{Pass, Samples, predict};
 
 use crate::model::is_finite;
 use crate::trained::Trained;
 use picture::Frame;
+
+/// Monte Carlo samples where the expected pass cannot be had.
+const FALLBACK: u32 = 32;
 
 /// The network's prediction for a picture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,10 +22,19 @@ pub struct Answer {
     pub classes: Vec<Class>,
     /// Entropy of the predictive distribution in nats: the total uncertainty.
     pub entropy: f64,
-    /// The part of the entropy that comes from not knowing the weights; 0 without samples.
+    /// The part of the entropy that comes from not knowing the weights; 0 with noise off.
     pub mutual_information: f64,
-    /// Number of Monte Carlo samples; 0 for one pass without noise.
+    /// How it was predicted: `expected`, `noise off` or `Monte Carlo`.
+    pub prediction: &'static str,
+    /// Number of Monte Carlo samples; 0 without.
     pub samples: u32,
+}
+
+impl Answer {
+    /// Whether it knows how much the probabilities vary over draws of the weights.
+    pub fn has_spread(&self) -> bool {
+        self.prediction == "expected" || self.samples > 1
+    }
 }
 
 /// The probability of a class.
@@ -31,7 +44,7 @@ pub struct Class {
     pub class: String,
     /// Its predictive probability.
     pub probability: f64,
-    /// Standard deviation of the probability over Monte Carlo samples; 0 without samples.
+    /// Standard deviation of the probability over draws of the weights; 0 with noise off.
     pub deviation: f64,
 }
 
@@ -40,19 +53,32 @@ pub struct Classifier<'a> {
     trained: &'a Trained,
     /// How pictures are made to fit the network.
     pub frame: Frame,
-    samples: u32,
+    samples: Option<u32>,
     seed: u64,
 }
 
 impl<'a> Classifier<'a> {
-    /// A classifier that averages `samples` Monte Carlo samples. For a network that was trained
-    /// without noise, `samples` is ignored: its passes are all equal.
-    pub fn new(trained: &'a Trained, samples: u32, seed: u64) -> Result<Self> {
+    /// A classifier that predicts in one deterministic pass, or averages `samples` Monte Carlo
+    /// samples; with 0 of them it turns the noise off. For a network that was trained without noise,
+    /// `samples` is ignored: its passes are all equal. So is, with a warning, the expected pass for
+    /// a network whose file does not hold what that needs.
+    pub fn new(trained: &'a Trained, samples: Option<u32>, seed: u64) -> Result<Self> {
         let settings = &trained.config.settings;
+        let is_measured = trained.posterior.output_covariance().is_some();
+        if settings.method.is_noisy() && samples.is_none() && !is_measured {
+            tracing::warn!(
+                "{} was saved before there was an expected pass: averaging {FALLBACK} Monte Carlo samples instead",
+                trained.folder.display()
+            );
+        }
         Ok(Self {
             trained,
             frame: Frame::new(&trained.config.interface, settings.data)?,
-            samples: if settings.method.is_noisy() { samples } else { 0 },
+            samples: match samples {
+                _ if !settings.method.is_noisy() => Some(0),
+                None if !is_measured => Some(FALLBACK),
+                samples => samples,
+            },
             seed,
         })
     }
@@ -60,22 +86,25 @@ impl<'a> Classifier<'a> {
     /// Classifies the pixels of a picture. The answer does not depend on earlier calls.
     pub fn answer(&self, pixels: &[u8]) -> Result<Answer> {
         let image = self.frame.tensor(pixels, &self.trained.device)?;
-        let samples = match self.samples {
-            0 => Samples::mean(),
-            count => Samples::monte_carlo(count, self.seed),
+        let (way, samples) = match self.samples {
+            None => ("expected", Samples::expected(&self.trained.posterior)),
+            Some(0) => ("noise off", Samples::mean()),
+            Some(count) => ("Monte Carlo", Samples::monte_carlo(count, self.seed)),
         };
-        let prediction = predict(&self.trained.model, &image, samples)?;
-        if !is_finite(&prediction.probs)? {
-            let pass = match self.samples {
-                0 => Pass::mean(),
-                _ => Pass::sample(self.seed, 0),
-            };
-            let layer = self.trained.first_overflow(&image, &pass)?;
-            bail!(
-                "the prediction is not finite, because the output of {} is not",
-                layer.as_deref().unwrap_or("the network")
-            );
-        }
+        let prediction = match predict(&self.trained.model, &image, samples) {
+            Ok(prediction) if is_finite(&prediction.probs)? => prediction,
+            failed => {
+                let pass = match self.samples {
+                    None => Pass::expected(),
+                    Some(0) => Pass::mean(),
+                    Some(_) => Pass::sample(self.seed, 0),
+                };
+                if let Some(layer) = self.trained.first_overflow(&image, &pass)? {
+                    bail!("the prediction is not finite, because the output of {layer} is not");
+                }
+                failed?
+            }
+        };
         let Prediction { probs, deviation, entropy, mutual_information, .. } = &prediction;
         let names = self.trained.config.interface.classes.iter();
         let mut classes: Vec<Class> = names
@@ -91,7 +120,8 @@ impl<'a> Classifier<'a> {
             classes,
             entropy: values(entropy)?.into_iter().sum(),
             mutual_information: values(mutual_information)?.into_iter().sum(),
-            samples: self.samples,
+            prediction: way,
+            samples: self.samples.unwrap_or(0),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The figures of a report.
 
-use lab::{Axis, Color, Dash, Figure, Heatmap, Legend, Marker, Panel, ReliabilityBin, Series};
-use vmf_candle::Summary;
+use plot::{Axis, Color, Dash, Figure, Heatmap, Legend, Marker, Panel, ReliabilityBin, Series};
+use vmf_candle::posterior::Summary;
 
 use crate::evaluation::results::{Quality, Tempered};
 use crate::run::{Record, Scores};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use lab::{Report, Section, Table};
 use serde_json::Value;
-use vmf_candle::{Summary, Thresholds};
+use vmf_candle::posterior::{Summary, Thresholds};
 
 use crate::data::Dataset;
 use crate::evaluation::results::{Evaluation, Way};
@@ -86,7 +86,7 @@ fn scores(trained: &Trained, evaluation: &Evaluation) -> Result<Section> {
 
 fn calibration(evaluation: &Evaluation) -> Result<Section> {
     let protocol = &evaluation.protocol;
-    let ways = [Way::Mean, Way::MonteCarlo].into_iter().filter_map(|way| {
+    let ways = [Way::Mean, Way::Expected, Way::MonteCarlo].into_iter().filter_map(|way| {
         let measured = evaluation.way(way)?;
         Some((tables::name(way, protocol), &measured.tempered))
     });

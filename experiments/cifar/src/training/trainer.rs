@@ -7,9 +7,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
+use vmf_candle::posterior::Summary;
 use vmf_candle::{
-    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, Summary, cross_entropy,
-    seeded,
+    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, cross_entropy, seeded,
 };
 
 use crate::data::Dataset;
@@ -258,7 +258,7 @@ impl Trainer {
         let (beta, lr) = (self.settings.beta_at(self.time()), self.settings.lr_at(self.time()));
         let (model, set, device) = (&self.model, &self.set, &self.device);
         let images = self.settings.statistics_images;
-        outputs::measure_statistics(model, set, images, device)?;
+        outputs::measure_statistics(model, &self.posterior, set, images, device)?;
         let train = outputs::on_training(model, set, images, device)?;
         let test = outputs::on_test(model, set, device)?;
         let is_noisy = self.settings.method.is_noisy();
@@ -299,7 +299,7 @@ impl Trainer {
             epoch: self.epoch.into(),
             step: self.step.into(),
             seed: self.settings.seed,
-            metrics: serde_json::to_value(&self.state)?,
+            state: serde_json::to_value(&self.state)?,
         };
         let checkpoint =
             Checkpoint::capture(&self.vars, &self.posterior, Some(&self.adam), progress)?;
@@ -314,7 +314,7 @@ impl Trainer {
             "the checkpoint belongs to a run with other settings than config.json"
         );
         let damaged = "the checkpoint does not hold the state of a training";
-        let state: State = serde_json::from_value(progress.metrics.clone()).context(damaged)?;
+        let state: State = serde_json::from_value(progress.state.clone()).context(damaged)?;
         // The counters depend on each other, so that damaged ones do not fit.
         let (steps, batch) = (self.steps_per_epoch() as u64, self.settings.batch as u64);
         let in_epoch = state.step_in_epoch as u64;
@@ -328,7 +328,7 @@ impl Trainer {
         ensure!(fits, "{damaged}: its counters contradict each other");
         let epoch = u32::try_from(progress.epoch).context(damaged)?;
         let step = u32::try_from(progress.step).context(damaged)?;
-        checkpoint.restore(&self.vars, Some(&mut self.adam))?;
+        checkpoint.restore(&self.vars, &self.posterior, Some(&mut self.adam))?;
         (self.epoch, self.step, self.state) = (epoch, step, state);
         Ok(())
     }

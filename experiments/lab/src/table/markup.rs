@@ -1,8 +1,9 @@
 //! A table as HTML, Markdown and CSV.
 
+use plot::RichText;
+
 use super::{Align, Table, Tone};
 use crate::csv;
-use crate::text::RichText;
 
 pub(crate) fn html(table: &Table) -> String {
     let class = |column: usize| match table.alignment(column) {
@@ -47,7 +48,7 @@ fn tone_class(tone: Tone) -> Option<&'static str> {
 
 pub(crate) fn markdown(table: &Table) -> String {
     let cell = |markup: &str| {
-        // Markdown is also read as it is: an apostrophe need not be escaped.
+        // Markdown is also read as text, and needs no escaped apostrophes.
         let text = RichText::parse(markup).html().replace("&#39;", "'");
         text.replace('|', "\\|").replace('\n', "<br>")
     };
@@ -74,12 +75,9 @@ pub(crate) fn markdown(table: &Table) -> String {
 pub(crate) fn csv(table: &Table) -> String {
     // Programs that read CSV expect the ASCII minus.
     let plain = |markup: &str| RichText::parse(markup).plain().replace('−', "-");
-    let line = |cells: Vec<String>| csv::line(cells.iter().map(String::as_str));
-    let mut text = line(table.header.iter().map(|heading| plain(heading)).collect());
-    for row in &table.rows {
-        text += &line(row.iter().map(|cell| plain(&cell.text)).collect());
-    }
-    text
+    let header = table.header.iter().map(|heading| plain(heading)).collect::<Vec<_>>();
+    let rows = table.rows.iter().map(|row| row.iter().map(|cell| plain(&cell.text)).collect());
+    csv::text([header].into_iter().chain(rows))
 }
 
 #[cfg(test)]

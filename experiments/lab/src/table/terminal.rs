@@ -1,164 +1,71 @@
 //! A table for the terminal: aligned, wrapped, coloured only where colour is welcome.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use comfy_table::{
+    Attribute, Cell, CellAlignment, Color, ContentArrangement, ContentLineStyle, LineStyle,
+    TableStyle,
+};
+use plot::RichText;
 
-use super::{Align, Cell, Table, Tone};
-use crate::text::RichText;
+use super::{Align, Table, Tone};
+use crate::terminal::printable;
 
-/// Files and pipes have no width of their own.
-pub(crate) const WIDTH_WITHOUT_TERMINAL: usize = 120;
-const GAP: &str = "   ";
-/// Narrower than this a column of text cannot be read.
-const NARROWEST: usize = 12;
+/// The width of files and pipes, which have none of their own.
+pub(crate) const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 
-pub(crate) fn render(table: &Table, width: usize, color: bool) -> String {
-    let plain = |markup: &str| RichText::parse(markup).plain();
-    let header: Vec<String> = table.header.iter().map(|text| plain(text)).collect();
-    let rows: Vec<Vec<String>> =
-        table.rows.iter().map(|row| row.iter().map(|cell| plain(&cell.text)).collect()).collect();
-    let widths = column_widths(&header, &rows, width);
-    let wrapped_rows: Vec<Vec<Vec<String>>> = rows
-        .iter()
-        .map(|row| row.iter().zip(&widths).map(|(cell, w)| wrap(cell, *w)).collect())
-        .collect();
-    let multiline = wrapped_rows.iter().flatten().any(|lines| lines.len() > 1);
+const COLUMNS: ContentLineStyle = ContentLineStyle::none().junction(' ');
+const STYLE: TableStyle = TableStyle::new()
+    .header_lines(COLUMNS)
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .content_lines(COLUMNS);
 
-    let mut text = String::new();
-    if !table.caption.is_empty() {
-        for line in wrap(&plain(&table.caption), width.max(NARROWEST)) {
-            text.push_str(&line);
-            text.push('\n');
-        }
+pub(crate) fn render(table: &Table, width: u16, color: bool) -> String {
+    let plain = |markup: &str| printable(&RichText::parse(markup).plain()).into_owned();
+    let mut grid = comfy_table::Table::new();
+    grid.load_style(STYLE).set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    grid.force_no_tty().style_text_only();
+    if color {
+        grid.enforce_styling();
     }
-    let header: Vec<Vec<String>> = header.iter().zip(&widths).map(|(h, w)| wrap(h, *w)).collect();
-    push_row(table, &header, &widths, None, color, &mut text);
-    let rule: usize = widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
-    text.push_str(&"─".repeat(rule));
-    text.push('\n');
-    for (i, (row, cells)) in wrapped_rows.iter().zip(&table.rows).enumerate() {
-        // Rows of several lines need air between them to be told apart.
-        if i > 0 && multiline {
-            text.push('\n');
-        }
-        push_row(table, row, &widths, Some(cells), color, &mut text);
+    grid.set_header(
+        table.header.iter().map(|text| Cell::new(plain(text)).add_attribute(Attribute::Bold)),
+    );
+    for row in &table.rows {
+        grid.add_row(row.iter().map(|cell| toned(Cell::new(plain(&cell.text)), cell.tone)));
     }
-    text
-}
-
-/// Natural widths if they fit; else the widest columns give way until the table does.
-fn column_widths(header: &[String], rows: &[Vec<String>], width: usize) -> Vec<usize> {
-    let mut widths: Vec<usize> = header
-        .iter()
-        .enumerate()
-        .map(|(column, heading)| {
-            rows.iter()
-                .map(|row| longest_line(&row[column]))
-                .chain([longest_line(heading)])
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let available = width.saturating_sub(GAP.len() * widths.len().saturating_sub(1));
-    while widths.iter().sum::<usize>() > available {
-        match widths.iter_mut().max() {
-            Some(widest) if *widest > NARROWEST => *widest -= 1,
-            _ => break,
-        }
+    let last = table.header.len().saturating_sub(1);
+    for (i, column) in grid.column_iter_mut().enumerate() {
+        column.set_padding((0, if i < last { 2 } else { 0 }));
+        column.set_cell_alignment(match table.alignment(i) {
+            Align::Left => CellAlignment::Left,
+            Align::Right => CellAlignment::Right,
+        });
     }
-    widths
-}
-
-fn longest_line(text: &str) -> usize {
-    text.lines().map(UnicodeWidthStr::width).max().unwrap_or(0)
-}
-
-fn push_row(
-    table: &Table,
-    row: &[Vec<String>],
-    widths: &[usize],
-    cells: Option<&Vec<Cell>>,
-    color: bool,
-    text: &mut String,
-) {
-    let height = row.iter().map(Vec::len).max().unwrap_or(0);
-    for line in 0..height {
-        let mut out = String::new();
-        for (column, (lines, width)) in row.iter().zip(widths).enumerate() {
-            if column > 0 {
-                out.push_str(GAP);
-            }
-            let content = lines.get(line).map_or("", String::as_str);
-            let padding = " ".repeat(width.saturating_sub(content.width()));
-            let tone = cells.map_or(Tone::Plain, |cells| cells[column].tone);
-            let content = match cells {
-                None if color => console::style(content).bold().force_styling(true).to_string(),
-                Some(_) if color => colored(content, tone),
-                _ => content.to_owned(),
-            };
-            match table.alignment(column) {
-                Align::Left => out += &(content + &padding),
-                Align::Right => out += &(padding + &content),
-            }
-        }
-        text.push_str(out.trim_end());
+    // Blank lines tell rows apart where cells are wrapped.
+    if grid.lines().count() > table.rows.len() + 2 {
+        grid.style_mut().row_separator = LineStyle::none().fill(' ');
+    }
+    let mut text = plain(&table.caption);
+    if !text.is_empty() {
         text.push('\n');
     }
+    text + &grid.trim_fmt() + "\n"
 }
 
-fn colored(content: &str, tone: Tone) -> String {
-    let style = console::style(content).force_styling(true);
+fn toned(cell: Cell, tone: Tone) -> Cell {
     match tone {
-        Tone::Plain => return content.to_owned(),
-        Tone::Good => style.green(),
-        Tone::Warning => style.yellow(),
-        Tone::Bad => style.red().bold(),
+        Tone::Plain => cell,
+        Tone::Good => cell.fg(Color::DarkGreen),
+        Tone::Warning => cell.fg(Color::DarkYellow),
+        Tone::Bad => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
     }
-    .to_string()
-}
-
-/// Breaks text at spaces into lines of at most `width` columns; a longer word is cut.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let mut lines = Vec::new();
-    for paragraph in text.split('\n') {
-        let mut line = String::new();
-        for word in paragraph.split_whitespace() {
-            let mut word = word;
-            if !line.is_empty() && line.width() + 1 + word.width() <= width {
-                line.push(' ');
-                line.push_str(word);
-                continue;
-            }
-            if !line.is_empty() {
-                lines.push(std::mem::take(&mut line));
-            }
-            while word.width() > width {
-                let cut = cut_at(word, width);
-                lines.push(word[..cut].to_owned());
-                word = &word[cut..];
-            }
-            line.push_str(word);
-        }
-        lines.push(line);
-    }
-    lines
-}
-
-/// The byte at which `word` reaches `width` columns; at least one character in.
-fn cut_at(word: &str, width: usize) -> usize {
-    let mut used = 0;
-    for (at, c) in word.char_indices() {
-        used += c.width().unwrap_or(0);
-        if used > width && at > 0 {
-            return at;
-        }
-    }
-    word.len()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use unicode_width::UnicodeWidthStr;
+
+    use super::super::Cell;
+    use super::{Table, Tone, render};
 
     fn table() -> Table {
         let mut table = Table::new(["claim", "κ^{2}", "verdict"]).caption("Claims");
@@ -197,14 +104,23 @@ short                                 −3.00   no
     fn colour_appears_only_when_asked_for() {
         assert!(!table().text(80).contains('\u{1b}'));
         let colored = render(&table(), 80, true);
-        assert!(colored.contains("\u{1b}[32mholds"), "{colored:?}");
+        assert!(colored.contains("\u{1b}[38;5;2mholds"), "{colored:?}");
         assert_eq!(console::strip_ansi_codes(&colored), table().text(80));
     }
 
     #[test]
+    fn control_characters_of_cells_do_not_reach_the_terminal() {
+        let mut table = Table::new(["layer\u{1b}[2J"]).caption("\u{7}");
+        table.row(["a\u{9b}31m".into()]).unwrap();
+        let text = table.text(80);
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert!(text.contains("layer\\u{1b}[2J"), "{text}");
+    }
+
+    #[test]
     fn words_longer_than_a_column_are_cut_and_none_is_lost() {
-        assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
-        assert_eq!(wrap("", 3), [""]);
-        assert_eq!(wrap("κκκκ", 2), ["κκ", "κκ"]);
+        let mut table = Table::new(["a"]);
+        table.row(["abcdefgh κκκκ ij".into()]).unwrap();
+        assert_eq!(table.text(3), "a\n───\nabc\ndef\ngh\nκκκ\nκ\nij\n");
     }
 }

@@ -1,13 +1,13 @@
-//! What one draw for all inputs means, in three panels.
+//! What it means that all inputs share one draw, in three panels.
 
-use lab::{Axis, Color, Dash, Figure, Panel, Series, linspace};
+use plot::{Axis, Color, Dash, Figure, Panel, Series, linspace};
 
 use super::Draws;
 use super::shared::{Average, Shared};
 
-/// Correlation against cosine, variance left in averages, and the noise of single inputs.
+/// Correlation against cosine, the variance left in averages, and the noise of single inputs.
 ///
-/// A colour is a kind of input in every panel; grey is additive noise.
+/// A colour is the same kind of input in every panel; grey is additive noise.
 pub fn figure(layers: &[Shared], source: &str, draws: &Draws) -> Figure {
     let colors = [Color::BLUE, Color::VERMILION, Color::GREEN];
     let label = |layer: &Shared| format!("{}, D = {}", layer.name, layer.dim);

@@ -1,6 +1,5 @@
-//! Real inputs: photographs of CIFAR-10, or generated ones that are correlated as photographs are.
+//! Realistic inputs: photographs of CIFAR-10, or generated pictures with similar correlations.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -8,19 +7,19 @@ use rand::{Rng, SeedableRng, distr::Distribution};
 use rand_distr::StandardNormal;
 use rand_pcg::Pcg64;
 
-/// Pixels on a side.
+/// The width and height of a picture in pixels.
 pub const SIDE: usize = 32;
 
-/// Pixels of a plane.
+/// The number of pixels of a plane.
 pub const PLANE: usize = SIDE * SIDE;
 
 /// Pictures of 32 x 32 pixels in planes, each plane with mean 0 and variance 1 over all pictures.
 pub struct Images {
     /// Where they come from.
     pub source: String,
-    /// Planes of a picture.
+    /// The number of planes of a picture.
     pub channels: usize,
-    /// The pictures, each `channels * 32 * 32` numbers.
+    /// The pictures, `channels * 32 * 32` numbers each.
     pub pictures: Vec<Vec<f64>>,
 }
 
@@ -41,7 +40,7 @@ impl Images {
                     folder.display()
                 )
             })?;
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let bytes = lab::read_file(&path)?;
         ensure!(
             bytes.len() % RECORD == 0 && bytes.len() >= count * RECORD,
             "{} has {} bytes, which is not {count} or more records of {RECORD}: it is not CIFAR-10's binary form",
@@ -56,8 +55,8 @@ impl Images {
         Ok(Self { source: "CIFAR-10".into(), channels: 3, pictures }.standardized())
     }
 
-    /// Pictures whose neighbouring pixels and colours are alike: random fields at five scales, the
-    /// coarse ones strongest.
+    /// Pictures whose neighbouring pixels and colours are similar: sums of random fields at five
+    /// scales, the coarse ones strongest.
     pub fn generated(count: usize, seed: u64) -> Self {
         let mut rng = Pcg64::seed_from_u64(seed);
         let pictures = (0..count)
@@ -77,8 +76,7 @@ impl Images {
         Self { source: "generated pictures".into(), channels: 3, pictures }.standardized()
     }
 
-    /// What a layer of `units` random directions makes of them: 3 x 3 convolution, normalization,
-    /// ReLU.
+    /// The output of a layer of `units` random directions: 3 x 3 convolution, normalization, ReLU.
     pub fn through_random_units(&self, units: usize, seed: u64) -> Self {
         let dim = 9 * self.channels;
         let mut rng = Pcg64::seed_from_u64(seed);
@@ -103,8 +101,7 @@ impl Images {
         behind
     }
 
-    /// The 3 x 3 neighbourhood of position `at` in all planes, zero beyond the edge as a padded
-    /// convolution has it.
+    /// The 3 x 3 neighbourhood of position `at` in all planes, padded with zeros at the edge.
     pub fn patch(&self, picture: &[f64], at: usize, patch: &mut [f64]) {
         let (row, column) = (at / SIDE, at % SIDE);
         for (plane, patch) in picture.chunks(PLANE).zip(patch.chunks_mut(9)) {
@@ -115,7 +112,7 @@ impl Images {
         }
     }
 
-    /// Mean 0 and variance 1 for each plane, as batch normalization has it.
+    /// Gives each plane mean 0 and variance 1, as batch normalization does.
     fn standardized(mut self) -> Self {
         let count = (self.pictures.len() * PLANE) as f64;
         for channel in 0..self.channels {
@@ -133,8 +130,8 @@ impl Images {
     }
 }
 
-/// A random field: Gaussian grids of 2 to 32 cells a side, interpolated, each with an amplitude
-/// like its cell's size.
+/// A random field: the sum of interpolated Gaussian grids of 2 to 32 cells per side, each with an
+/// amplitude proportional to the size of its cells.
 fn field(rng: &mut impl Rng) -> Vec<f64> {
     let mut field = vec![0.0; PLANE];
     for cells in [2, 4, 8, 16, 32] {
@@ -172,14 +169,11 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_cifar_is_refused() {
-        let folder =
-            std::env::temp_dir().join(format!("theory-check-images-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let error = Images::cifar(&folder, 2).err().unwrap().to_string();
+        let folder = tempfile::tempdir().unwrap();
+        let error = Images::cifar(folder.path(), 2).err().unwrap().to_string();
         assert!(error.contains("has no data_batch_1.bin"), "{error}");
-        fs::write(folder.join("data_batch_1.bin"), [0; 100]).unwrap();
-        let error = Images::cifar(&folder, 2).err().unwrap().to_string();
+        std::fs::write(folder.path().join("data_batch_1.bin"), [0; 100]).unwrap();
+        let error = Images::cifar(folder.path(), 2).err().unwrap().to_string();
         assert!(error.contains("100 bytes"), "{error}");
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,8 +1,8 @@
-//! What a layer sees of pictures: single inputs, pairs that are more or less alike, and averages
-//! over neighbouring positions.
+//! The inputs that a layer gets from pictures: single inputs, pairs that are more or less similar,
+//! and averages over neighbouring positions.
 //!
-//! Inputs are centred, because normalization subtracts what all inputs have in common, and scaled
-//! to `E |x|^2 = D`, the length that the theory's isotropic inputs have.
+//! Inputs are centred, because normalization subtracts their common mean, and scaled to the length
+//! of the theory's isotropic inputs, `E |x|^2 = D`.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -10,34 +10,34 @@ use rand_pcg::Pcg64;
 use super::dot;
 use super::images::{Images, PLANE, SIDE};
 
-/// How far apart the two positions of a pair are; a pair has the next of these, and after them
-/// comes one of two pictures.
+/// The distances between the two positions of a pair. A last kind of pair has the same position in
+/// two pictures.
 const DISTANCES: [usize; 4] = [1, 2, 4, 8];
 
-/// Pairs of inputs of each kind.
+/// The number of pairs of each kind.
 const PAIRS_OF_A_KIND: usize = 30;
 
-/// Squares of each size in a picture.
+/// The number of squares of each size in a picture.
 const SQUARES: usize = 4;
 
-/// Sides of the squares of positions that are averaged over.
+/// The sides of the squares of positions that are averaged.
 const WINDOWS: [usize; 6] = [1, 2, 4, 8, 16, SIDE];
 
-/// The inputs of a layer that are looked at.
+/// The inputs of a layer.
 pub struct Inputs {
-    /// What they are.
+    /// Their name in tables and figures.
     pub name: String,
     /// Their dimension.
     pub dim: usize,
-    /// Two inputs each, and how far apart their positions are in one picture; `None` for two
+    /// Pairs of inputs with the distance between their positions, or `None` if they are from two
     /// pictures.
     pub pairs: Vec<(Option<usize>, [Vec<f64>; 2])>,
-    /// For a number of positions in a square, the averages of the inputs there.
+    /// For each number of positions in a square, averages of the inputs there.
     pub averages: Vec<(usize, Vec<Vec<f64>>)>,
 }
 
 impl Inputs {
-    /// What a 3 x 3 convolution sees: the neighbourhood of every position.
+    /// The inputs of a 3 x 3 convolution: neighbourhoods of positions.
     pub fn patches(images: &Images, seed: u64) -> Self {
         let all = Patches::new(images);
         let mut rng = Pcg64::seed_from_u64(seed);
@@ -58,7 +58,7 @@ impl Inputs {
             }
         }
         let averages = WINDOWS.map(|side| {
-            // A small square says little of its picture: several are taken.
+            // One small square says little about its picture, so several are taken.
             let squares = if side < SIDE { SQUARES } else { 1 };
             let averages = (0..squares * images.pictures.len())
                 .map(|index| {
@@ -77,7 +77,7 @@ impl Inputs {
         }
     }
 
-    /// What a linear layer sees: whole pictures.
+    /// The inputs of a linear layer: whole pictures.
     pub fn whole(images: &Images) -> Self {
         let mut pictures = images.pictures.clone();
         let dim = pictures[0].len();
@@ -107,7 +107,7 @@ pub struct Patches<'a> {
 }
 
 impl<'a> Patches<'a> {
-    /// Measures their mean and length.
+    /// Measures the mean and the length of all patches.
     pub fn new(images: &'a Images) -> Self {
         let dim = 9 * images.channels;
         let (mut mean, mut squares, mut patch) = (vec![0.0; dim], 0.0, vec![0.0; dim]);
@@ -134,8 +134,8 @@ impl<'a> Patches<'a> {
         (0..PLANE).map(|at| self.average(picture, (at / SIDE, at % SIDE), 1)).collect()
     }
 
-    /// The average of the patches in a square of `side` positions with this corner (row and
-    /// column).
+    /// The average of the patches in a square of `side * side` positions with this upper left
+    /// corner (row and column).
     pub fn average(&self, picture: usize, (row, column): (usize, usize), side: usize) -> Vec<f64> {
         let mut patch = vec![0.0; self.dim()];
         let mut sum = vec![0.0; self.dim()];

@@ -1,4 +1,4 @@
-//! The paper's central statement, on the inputs it is made for: `x ~ N(0, I)`.
+//! The paper's central statement, on the inputs of the theory: `x ~ N(0, I)`.
 //!
 //! A weight `w ~ vMF(mu, kappa)` gives the activation the residual `r = w.x / A - mu.x`. For a
 //! given draw it is Gaussian in `x`, with variance `|w/A - mu|^2 = 1/A^2 + 1 - 2t/A`, where `t =
@@ -27,7 +27,7 @@ pub struct Residuals {
 }
 
 impl Residuals {
-    /// As many as `draws` says, each of a weight and an input of its own.
+    /// Draws a weight and an input for each residual.
     pub fn draw(dim: usize, draws: &Draws) -> Result<Self, Error> {
         let kappa = Sphere::new(dim)?.kappa_from_sigma_eff(draws.sigma);
         let mut rng = Pcg64::seed_from_u64(draws.seed.wrapping_add((dim as u64) << 32));
@@ -79,7 +79,7 @@ impl Residuals {
     }
 }
 
-/// The kurtosis that the mixture has, `3 + 12 A' / (A^2 sigma_eff^4)`.
+/// The kurtosis of the mixture, `3 + 12 A' / (A^2 sigma_eff^4)`.
 pub fn exact_kurtosis(dim: usize, sigma: f64) -> Result<f64, Error> {
     let ratio = {
         let sphere = Sphere::new(dim)?;
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_kurtosis_of_the_draws_is_that_of_the_mixture() {
-        // Dimension 8 is far from Gaussian: the formula, not its limit, is what is met.
+        // Dimension 8 is far from Gaussian, so this tests the formula and not its limit.
         let draws = Draws { sigma: 0.5, draws: 40_000, seed: 3 };
         let exact = exact_kurtosis(8, draws.sigma).unwrap();
         assert!(exact > 3.5, "{exact}");

@@ -1,9 +1,9 @@
-//! Is a weight draw the additive noise that stands for it? `theory-check draws`.
+//! `theory-check draws`: does a weight draw act like the additive noise that replaces it?
 //!
-//! The paper replaces a weight `w ~ vMF(mu, kappa)` behind a normalization by `mu.x + sigma_eff *
-//! eps`. [`isotropic`] checks that for the inputs of the theory; [`shared`] measures, on
-//! photographs, what is lost by drawing `eps` independently for every input and position where one
-//! weight draw is shared by all of them.
+//! In front of a normalization, the paper replaces a weight `w ~ vMF(mu, kappa)` by additive noise:
+//! `mu.x + sigma_eff z` with a standard normal `z`. [`isotropic`] checks this for the inputs of the
+//! theory. [`shared`] measures what is lost on photographs: `z` is drawn independently for every
+//! input and position, but all of them share one weight draw.
 
 pub mod figure;
 pub mod images;
@@ -14,7 +14,9 @@ pub mod shared;
 use std::path::Path;
 
 use anyhow::Result;
-use lab::{Cell, Checks, Csv, Field, OutDir, Progress, Report, Section, Table, significant};
+use lab::{
+    Cell, Checks, Csv, Field, OutDir, ProgressBar, Report, Section, Table, say, significant,
+};
 
 use images::Images;
 use inputs::Inputs;
@@ -24,30 +26,30 @@ use shared::{Shared, averaged_feature};
 /// VGG16's first, second and last layers.
 const DIMS: [usize; 3] = [27, 576, 4608];
 
-/// Pictures that inputs are taken from.
+/// The number of pictures that inputs are taken from.
 const PICTURES: usize = 80;
 
-/// Random units in front of the patches of 64 channels: the width of VGG16's first layer.
+/// Random units in front of the second layer: the width of VGG16's first layer.
 const UNITS: usize = 64;
 
-/// Standard errors that a measurement may be away from the exact value, the largest of some
-/// hundred.
+/// The largest distance of a measurement from the exact value, in standard errors, among some
+/// hundred measurements.
 const Z_LIMIT: f64 = 5.0;
 
-/// How to draw.
+/// The settings of the draws.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
-    /// The effective noise.
+    /// The noise scale sigma_eff.
     pub sigma: f64,
-    /// How many weights.
+    /// The number of weights.
     pub draws: u32,
     /// The seed.
     pub seed: u64,
 }
 
 impl Draws {
-    /// Chunks of draws, each with a seed of its own: the result does not depend on the number of
-    /// threads.
+    /// Chunks of draws as pairs of a seed and a length. Every chunk has its own seed, so the result
+    /// does not depend on the number of threads.
     fn seeds(&self, stream: u64) -> Vec<(u64, usize)> {
         const CHUNK: usize = 50;
         let total = self.draws as usize;
@@ -64,8 +66,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Measures, prints, draws and writes to `out`; returns our statements. Pictures are CIFAR-10's in
-/// `data`, or generated.
+/// Measures, prints the tables, writes figure and report to `out`, and returns the checks of our
+/// statements. The pictures are CIFAR-10's in the folder `data`; without it they are generated.
 pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
     let images = match data {
         Some(folder) => Images::cifar(folder, PICTURES)?,
@@ -73,7 +75,7 @@ pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
     };
     let out = OutDir::create(out)?;
     let mut checks = Checks::new();
-    let progress = Progress::new("weight draws", DIMS.len() as u64 + 4);
+    let progress = ProgressBar::new("weight draws", DIMS.len() as u64 + 4);
 
     let mut gaussian =
         Table::new(["D", "mean/σ_{eff}", "variance/σ_{eff}²", "kurtosis", "exact", "distance"]);
@@ -107,18 +109,19 @@ pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
         significant(shared / additive, 2)
     );
     let figure = figure::figure(&layers, &images.source, draws);
-    figure.save(&out, "draws")?;
+    out.save_figure(&figure, "draws")?;
     csv(&layers)?.save(&out, "draws.csv")?;
 
-    println!(
+    say!(
         "\nw·x/A − μ·x of {} draws on isotropic inputs, at σ_eff = {}\n",
-        draws.draws, draws.sigma
-    );
-    gaussian.print();
-    println!("\nOne draw for all inputs: {}\n", images.source);
-    table.print();
-    println!("\n{feature}\n");
-    checks.table()?.print();
+        draws.draws,
+        draws.sigma
+    )?;
+    gaussian.print()?;
+    say!("\nOne draw for all inputs: {}\n", images.source)?;
+    table.print()?;
+    say!("\n{feature}\n")?;
+    checks.table()?.print()?;
     let report = Report::new("Weight draws and additive noise")
         .subtitle(format!(
             "{} draws at σ_{{eff}} = {}, seed {}",
@@ -134,11 +137,11 @@ pub fn run(draws: &Draws, data: Option<&Path>, out: &Path) -> Result<Checks> {
                 .table(&checks.table()?),
         )
         .save(&out, "report.html")?;
-    println!("\n{}; the report is {}", checks.summary(), report.display());
+    say!("\n{}; the report is {}", checks.summary(), report.display())?;
     Ok(checks)
 }
 
-/// Mean, variance and shape of the residuals on isotropic inputs, against the exact ones.
+/// Compares mean, variance and shape of the residuals on isotropic inputs with the exact ones.
 fn judge_isotropic(
     residuals: &Residuals,
     draws: &Draws,
@@ -157,9 +160,9 @@ fn judge_isotropic(
         Cell::number(exact, 4),
         Cell::number(distance, 2),
     ])?;
-    // Standard errors of a mean, a variance and a kurtosis; 1.95 / sqrt(n) is what a true Gaussian
-    // exceeds once in a thousand times, and its density times a quarter of the excess kurtosis
-    // bounds how far a mixture is from it.
+    // Standard errors of a mean, a variance and a kurtosis. A true Gaussian exceeds 1.95 / sqrt(n)
+    // once in a thousand times; its density times a quarter of the excess kurtosis bounds the
+    // distance of the mixture from it.
     let z = [
         mean * errors,
         (variance - 1.0) * errors / (exact - 1.0).sqrt(),
@@ -179,7 +182,7 @@ fn judge_isotropic(
     Ok(())
 }
 
-/// The exact covariance against the draws.
+/// Compares the draws with their exact covariance.
 fn judge_shared(layer: &Shared, draws: &Draws, checks: &mut Checks) {
     let z = layer.largest_correlation_error(draws);
     checks.add(
@@ -190,7 +193,7 @@ fn judge_shared(layer: &Shared, draws: &Draws, checks: &mut Checks) {
         format!("{} pairs: at most {} standard errors", layer.pairs.len(), significant(z, 2)),
         z < Z_LIMIT,
     );
-    // The covariance differs from that of an isotropic draw in one direction of D.
+    // The covariance differs from that of an isotropic draw in one of D directions.
     let (distance, allowed) = (layer.distance_from_cosine(), 1.0 / (layer.dim as f64).sqrt());
     checks.add(
         format!("D = {}: which is the cosine of the angle between them, to 1/√D", layer.dim),

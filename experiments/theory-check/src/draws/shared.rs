@@ -1,4 +1,4 @@
-//! Where a weight draw differs from additive noise: one draw acts on all inputs.
+//! Where a weight draw differs from additive noise: all inputs share it.
 //!
 //! The residual `r(x) = w.x / A - mu.x` of one draw at two inputs has the covariance
 //!
@@ -6,9 +6,9 @@
 //! Cov(r(x), r(x')) = (s_perp x.x' + (s_par - s_perp) (mu.x) (mu.x')) / A^2
 //! ```
 //!
-//! so its correlation is, but for the one direction `mu` of many, the cosine of the angle between
-//! the inputs; and its variance grows with `|x|^2`. Additive noise has the same variance for every
-//! input, and no correlation.
+//! Except for the one direction `mu` of many, its correlation is therefore the cosine of the angle
+//! between the inputs, and its variance grows with `|x|^2`. Additive noise has the same variance
+//! for every input, and no correlation.
 
 use rand::{SeedableRng, distr::Distribution};
 use rand_distr::StandardNormal;
@@ -19,9 +19,9 @@ use vmf_core::{Error, Sphere, VonMisesFisher, expected_cosine};
 use super::images::Images;
 use super::inputs::{Inputs, Patches};
 use super::{Draws, dot};
-use crate::monte_carlo::{Estimate, Running, random_direction};
+use crate::monte_carlo::{Estimate, Welford, random_direction};
 
-/// What one pair of inputs has in common.
+/// How the noise of one draw is correlated between two inputs.
 pub struct Pair {
     /// The distance of their positions in one picture; `None` for two pictures.
     pub distance: Option<usize>,
@@ -35,7 +35,7 @@ pub struct Pair {
 
 /// An average over positions.
 pub struct Average {
-    /// How many positions.
+    /// The number of positions.
     pub positions: usize,
     /// The variance of the average in units of `sigma_eff^2`, from the covariance above. Additive
     /// noise leaves `1 / positions`.
@@ -44,9 +44,9 @@ pub struct Average {
     pub measured: Estimate,
 }
 
-/// What weight draws do to the inputs of a layer.
+/// The noise of weight draws at the inputs of a layer.
 pub struct Shared {
-    /// What the inputs are.
+    /// The name of the inputs.
     pub name: String,
     /// Their dimension.
     pub dim: usize,
@@ -96,7 +96,7 @@ impl Shared {
             .map(|(positions, averages)| {
                 let range = first..first + averages.len();
                 first = range.end;
-                let mut measured = Running::default();
+                let mut measured = Welford::default();
                 for draw in &residuals {
                     let squares = draw[range.clone()].iter().map(|r| r * r).sum::<f64>();
                     measured.add(squares / averages.len() as f64);
@@ -116,7 +116,7 @@ impl Shared {
         Ok(Self { name: inputs.name.clone(), dim: inputs.dim, pairs, averages, variances })
     }
 
-    /// How many standard errors the correlations are from the exact ones at most (by Fisher's
+    /// The largest distance of a correlation from the exact one, in standard errors (by Fisher's
     /// transformation).
     pub fn largest_correlation_error(&self, draws: &Draws) -> f64 {
         let error = 1.0 / (f64::from(draws.draws) - 3.0).sqrt();
@@ -124,13 +124,13 @@ impl Shared {
         self.pairs.iter().map(z).fold(0.0, f64::max)
     }
 
-    /// How far the exact correlation is from the plain cosine: the root mean square over the pairs.
+    /// The root mean square, over the pairs, of the exact correlation minus the cosine.
     pub fn distance_from_cosine(&self) -> f64 {
         let squares = self.pairs.iter().map(|pair| (pair.exact - pair.cosine).powi(2));
         (squares.sum::<f64>() / self.pairs.len() as f64).sqrt()
     }
 
-    /// How many standard errors the variances of the averages are from the exact ones at most.
+    /// The largest distance of an average's variance from the exact one, in standard errors.
     pub fn largest_average_error(&self) -> f64 {
         let z = |average: &Average| average.measured.z_score(average.exact).abs();
         self.averages.iter().map(z).fold(0.0, f64::max)
@@ -154,7 +154,7 @@ impl Shared {
     }
 }
 
-/// A unit with its posterior, and what its draws do in units of `sigma_eff`.
+/// A unit with its posterior. Its residuals are in units of `sigma_eff`.
 struct Unit {
     posterior: VonMisesFisher,
     shrinkage: f64,
@@ -183,7 +183,7 @@ impl Unit {
         (self.across * dot(x, y) + along) / (self.shrinkage * self.sigma).powi(2)
     }
 
-    /// For every draw, the residual at every input, over `sigma_eff`.
+    /// For every draw, the residuals at all inputs, in units of `sigma_eff`.
     fn residuals(&self, inputs: &[&[f64]], draws: &Draws) -> Result<Vec<Vec<f64>>, Error> {
         let mu = self.posterior.mean_direction();
         let chunks = draws
@@ -206,9 +206,9 @@ impl Unit {
     }
 }
 
-/// The deviation, over draws, of a feature averaged over a whole picture behind a ReLU: with a
-/// shared weight draw, and with independent noise of the same variance at every position. Eight
-/// units, each with a picture of its own.
+/// The standard deviation of a feature that is averaged over a whole picture behind a ReLU: with a
+/// shared weight draw, and with independent noise of the same variance at every position. It is the
+/// mean over eight units, each with its own picture.
 pub fn averaged_feature(images: &Images, draws: &Draws) -> Result<[f64; 2], Error> {
     const UNITS: usize = 8;
     let patches = Patches::new(images);
@@ -228,7 +228,7 @@ pub fn averaged_feature(images: &Images, draws: &Draws) -> Result<[f64; 2], Erro
     }))
 }
 
-/// The variances of one unit's feature over the draws: with shared draws, and with additive noise.
+/// The variances of one unit's feature over the draws, with shared draws and with additive noise.
 fn feature_variances(inputs: &[Vec<f64>], draws: &Draws) -> Result<[f64; 2], Error> {
     let inputs: Vec<&[f64]> = inputs.iter().map(Vec::as_slice).collect();
     let unit = Unit::new(inputs[0].len(), draws)?;
@@ -239,7 +239,7 @@ fn feature_variances(inputs: &[Vec<f64>], draws: &Draws) -> Result<[f64; 2], Err
         signal.iter().enumerate().map(relu).sum::<f64>() / signal.len() as f64
     };
     let mut rng = Pcg64::seed_from_u64(draws.seed);
-    let (mut shared, mut additive) = (Running::default(), Running::default());
+    let (mut shared, mut additive) = (Welford::default(), Welford::default());
     for residuals in unit.residuals(&inputs, draws)? {
         shared.add(feature(&mut |at| residuals[at]));
         additive.add(feature(&mut |_| StandardNormal.sample(&mut rng)));

@@ -15,17 +15,16 @@ type LaunchFn =
     unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, *mut *mut c_void) -> c_int;
 type ErrorFn = unsafe extern "C" fn() -> *const c_char;
 
-/// Bytes before and after every buffer; a kernel that writes there is caught, one that reads there
-/// reads NaN. They are many, because a kernel that takes a small buffer for a large one must not
-/// reach what belongs to the test itself.
+/// Bytes before and after every buffer. A kernel that writes there is caught, and one that reads
+/// there reads NaN. They are many, so that a kernel that confuses a small buffer with a large one
+/// does not reach memory of the test itself.
 const GUARD: usize = 32 * 1024;
 
-/// What is in the guards: as `f32` signalling NaNs, which arithmetic changes to quiet ones, so that
-/// a kernel which reads beyond the end and writes the result there does not write what was there
-/// before.
+/// The content of the guards. As `f32` these are signalling NaNs, which arithmetic turns into quiet
+/// ones. So a kernel that reads beyond the end and writes the result there changes the guard.
 const POISON: u128 = 0xffa5_a5a5_ffa5_a5a5_ffa5_a5a5_ffa5_a5a5;
 
-/// A compiled program. The shim's state is global, so launches exclude each other.
+/// A compiled program. The state of the shim is global, so only one launch runs at a time.
 pub struct HostProgram {
     library: Mutex<Library>,
 }
@@ -38,7 +37,8 @@ impl HostProgram {
         let name = format!("cuda-check-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let result = Self::compile_in(&folder, program);
-        // Once loaded, the library no longer needs its file; what is left behind harms nobody.
+        // A loaded library no longer needs its file. If the folder cannot be removed, no harm is
+        // done.
         let _ = std::fs::remove_dir_all(&folder);
         result
     }
@@ -48,9 +48,8 @@ impl HostProgram {
         std::fs::create_dir_all(folder).map_err(text)?;
         let registrations: String =
             program.kernels.iter().map(|kernel| format!("REGISTER({kernel})\n")).collect();
-        // Without a namespace of their own, variables that are static in a template would be one
-        // and the same in all loaded programs, and programs that run side by side would
-        // share their shared memory.
+        // In a namespace of their own, because a static variable in a template would otherwise be
+        // the same in all loaded programs, which would then share their shared memory.
         let code =
             [include_str!("shim.h"), "namespace {\n", &program.source, &registrations, "}\n"]
                 .concat();
@@ -59,7 +58,7 @@ impl HostProgram {
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
         let run = Command::new(&compiler)
             .args(["-std=gnu++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"])
-            // Its check of longjmp rejects every jump from one stack to another.
+            // The check of longjmp in _FORTIFY_SOURCE rejects jumps from one stack to another.
             .arg("-U_FORTIFY_SOURCE")
             .args([&input, std::path::Path::new("-o"), &output])
             .output()
@@ -94,15 +93,15 @@ impl HostProgram {
     }
 }
 
-/// A program with memory. Buffers are host memory, so a pointer is simply an address.
+/// A program with memory. Buffers are in host memory, so a device pointer is a host address.
 pub struct HostMachine<'a> {
     program: &'a HostProgram,
-    /// 16-byte words, for the alignment of vector loads; the contents start after the guard.
+    /// 16-byte words, for the alignment of vector loads. The content starts after the guard.
     buffers: Vec<(Vec<u128>, usize)>,
 }
 
 impl<'a> HostMachine<'a> {
-    /// A machine without memory as yet.
+    /// A machine with no memory allocated.
     pub fn new(program: &'a HostProgram) -> Self {
         Self { program, buffers: Vec::new() }
     }

@@ -1,13 +1,13 @@
 // Enough of CUDA C++ for a C++ compiler to execute kernels on the CPU.
 //
-// Every thread of a block is a fiber with a stack of its own; blocks run one after another. A fiber runs until it
-// waits at a barrier or a shuffle, then the scheduler picks the next one in an order that the caller chooses. So a
-// result that depends on the order, the mark of a missing barrier, shows when two orders are compared. Shared memory
-// is filled with NaN before each block. A barrier that not all threads reach, and a shuffle with lanes that are absent
-// or outside its mask, are errors.
+// Every thread of a block is a fiber with a stack of its own. Blocks run one after another. A fiber
+// runs until it waits at a barrier or a shuffle. Then the scheduler picks the next one, in an order
+// that the caller chooses. If a barrier is missing, the result depends on the order, which shows
+// when two orders are compared. Shared memory is filled with NaN before each block. A barrier that
+// not all threads reach, and a shuffle with lanes that are absent or outside its mask, are errors.
 //
-// What it cannot show: memory that is written by one block and read by another within one launch, the weak ordering of
-// memory on a GPU, and rounding of the GPU's approximate instructions.
+// It cannot show errors in memory that one block writes and another reads within one launch, the
+// weak ordering of memory on a GPU, and the rounding of a GPU's approximate instructions.
 #pragma once
 #include <cmath>
 #include <csetjmp>
@@ -33,7 +33,8 @@ struct Index3 {
 };
 static Index3 threadIdx, blockIdx, blockDim, gridDim;
 
-// The linker names the ends of a section: all of a file's shared memory lies between them.
+// The linker defines these names for the ends of a section. All shared memory of a file lies between
+// them.
 extern "C" char __start_cuda_shared[], __stop_cuda_shared[];
 __attribute__((used)) static char section_is_never_empty __attribute__((section("cuda_shared")));
 
@@ -52,7 +53,7 @@ struct Fiber {
 };
 
 constexpr size_t STACK_BYTES = 64 * 1024;
-constexpr int LANES = 32;
+constexpr int WARP = 32;
 
 static std::vector<Fiber> fibers;
 static std::vector<char> stacks;
@@ -61,8 +62,9 @@ static ucontext_t bootstrap;
 static int current;
 static const std::function<void()> *kernel_body;
 static std::string error;
-// What each lane of each warp offers to a shuffle; two slots, since a fast lane may offer to the next one already.
-static uint64_t offers[32][2][LANES];
+// What each lane of each warp offers to a shuffle. There are two slots, because a fast lane may
+// already offer to the next shuffle.
+static uint64_t offers[32][2][WARP];
 
 static void fail(const std::string &what, int line) {
     if (error.empty())
@@ -117,14 +119,14 @@ static void release_barrier() {
     }
 }
 
-// Lets the lanes of a shuffle go once all that its mask names have arrived.
+// Lets the lanes of a shuffle continue when all lanes of its mask have arrived.
 static void release_shuffles(size_t warp) {
-    const size_t first = warp * LANES;
-    for (size_t lane = 0; lane < LANES && first + lane < fibers.size(); ++lane) {
+    const size_t first = warp * WARP;
+    for (size_t lane = 0; lane < WARP && first + lane < fibers.size(); ++lane) {
         const Fiber waiting = fibers[first + lane];
         if (waiting.state != State::AtShuffle) continue;
         bool complete = true;
-        for (size_t other = 0; other < LANES; ++other) {
+        for (size_t other = 0; other < WARP; ++other) {
             if (!(waiting.mask >> other & 1)) continue;
             if (first + other >= fibers.size() || fibers[first + other].state == State::Finished) {
                 fail("a shuffle's mask names a lane that does not exist or has exited", waiting.line);
@@ -134,12 +136,12 @@ static void release_shuffles(size_t warp) {
             complete &= fiber.state == State::AtShuffle && fiber.mask == waiting.mask && fiber.line == waiting.line;
         }
         if (!complete) continue;
-        for (size_t other = 0; other < LANES; ++other)
+        for (size_t other = 0; other < WARP; ++other)
             if (waiting.mask >> other & 1) fibers[first + other].state = State::Runnable;
     }
 }
 
-// Orders: 0 ascending, 1 descending, any other a random order that changes at every round.
+// Orders: 0 is ascending, 1 descending, any other number a random order that changes at every round.
 static bool run_block(unsigned order, uint64_t &random) {
     const int threads = (int)blockDim.x;
     memset(__start_cuda_shared, 0xFF, __stop_cuda_shared - __start_cuda_shared);
@@ -161,7 +163,7 @@ static bool run_block(unsigned order, uint64_t &random) {
         for (const Fiber &fiber : fibers) alive |= fiber.state != State::Finished;
         if (!alive) return error.empty();
         release_barrier();
-        for (size_t warp = 0; warp * LANES < fibers.size(); ++warp) release_shuffles(warp);
+        for (size_t warp = 0; warp * WARP < fibers.size(); ++warp) release_shuffles(warp);
         if (!progress) fail("all threads wait for each other", 0);
         if (!error.empty()) return false;
     }
@@ -183,20 +185,21 @@ static bool launch(unsigned grid, unsigned block, unsigned order, const std::fun
 template <typename T>
 static T shuffle(unsigned mask, T value, int source, int line) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
-    const int lane = current % LANES, warp = current / LANES;
+    const int lane = current % WARP, warp = current / WARP;
     const unsigned slot = fibers[current].shuffles++ & 1;
     if (!(mask >> lane & 1)) fail("a lane calls a shuffle whose mask leaves it out", line);
     memcpy(&offers[warp][slot][lane], &value, sizeof(T));
     fibers[current].mask = mask;
     wait(State::AtShuffle, line);
-    if (source < 0 || source >= LANES) return value;
+    if (source < 0 || source >= WARP) return value;
     if (!(mask >> source & 1)) fail("a shuffle reads a lane outside its mask", line);
     T result;
     memcpy(&result, &offers[warp][slot][source], sizeof(T));
     return result;
 }
 
-// Kernels by name, called like cuLaunchKernel with an array of pointers to the arguments.
+// The kernels by name. They are called as by cuLaunchKernel, with an array of pointers to the
+// arguments.
 using Launcher = std::function<bool(unsigned grid, unsigned block, unsigned order, void **arguments)>;
 static std::map<std::string, Launcher> kernels;
 
@@ -217,7 +220,7 @@ struct Registration {
 
 #define REGISTER(kernel) static shim::Registration register_##kernel(#kernel, kernel);
 
-// 0: done. 1: the launch failed, and shim_error says why. 2: there is no such kernel.
+// Returns 0 if done, 1 if the launch failed and shim_error says why, 2 if there is no such kernel.
 extern "C" int shim_launch(const char *kernel, unsigned grid, unsigned block, unsigned order, void **arguments) {
     const auto found = shim::kernels.find(kernel);
     if (found == shim::kernels.end()) return 2;
@@ -227,7 +230,7 @@ extern "C" const char *shim_error() { return shim::error.c_str(); }
 
 #define __syncthreads() shim::wait(shim::State::AtBarrier, __LINE__)
 #define __shfl_down_sync(mask, value, offset) \
-    shim::shuffle(mask, value, shim::current % shim::LANES + (int)(offset), __LINE__)
+    shim::shuffle(mask, value, shim::current % shim::WARP + (int)(offset), __LINE__)
 
 // ------------------------------------------------------------------------------------------------- arithmetic
 
@@ -260,7 +263,7 @@ static inline float half_to_float(unsigned short half) {
                                             : std::ldexp((float)(fraction | 1024), exponent - 25);
     return half >> 15 ? -magnitude : magnitude;
 }
-// Nearest, ties to even: nearbyint rounds the value in units of the last place of a half.
+// Rounds to nearest, ties to even: nearbyint rounds the value in units of the last place of a half.
 static inline unsigned short float_to_half(float value) {
     const unsigned short sign = std::signbit(value) ? 0x8000 : 0;
     const float magnitude = std::fabs(value);
@@ -270,6 +273,6 @@ static inline unsigned short float_to_half(float value) {
     std::frexp(magnitude, &exponent);
     const int last_place = magnitude < 0x1p-14f ? -24 : exponent - 11;
     const int units = (int)std::nearbyint(std::ldexp(magnitude, -last_place));
-    // A carry out of the fraction runs into the exponent, which is what rounding up means.
+    // A carry out of the fraction goes into the exponent, as rounding up requires.
     return sign | (unsigned short)(last_place == -24 ? units : ((last_place + 24) << 10) + units);
 }

@@ -1,13 +1,13 @@
 //! Sums that do not depend on the number of threads.
 //!
-//! A tensor is cut into tasks by its shape alone. Each task sums in the working precision over
-//! stretches short enough for that, and hands the result on in double precision; the results are
-//! merged in the order of the tasks, whoever computed them.
+//! A tensor is cut into tasks by its shape alone. Each task sums in the working precision over runs
+//! that are short enough for it, and passes its result on in double precision. The results are
+//! merged in the order of the tasks, whichever threads computed them.
 
 use crate::element::Real;
 use crate::simd::Simd;
 
-/// Something that is gathered for each channel, part by part.
+/// What is gathered for each channel, part by part.
 pub(super) trait Accumulator: Copy + Default + Send {
     /// Adds what another part of the channel has gathered.
     fn merge(&mut self, other: Self);
@@ -19,7 +19,7 @@ pub(super) struct Part<A> {
     pub(super) channels: Vec<A>,
 }
 
-/// All parts of all channels, in order.
+/// Merges the parts of all channels in the order of the tasks.
 pub(super) fn merge_in_order<A: Accumulator>(channels: usize, parts: Vec<Part<A>>) -> Vec<A> {
     let mut totals = vec![A::default(); channels];
     for part in parts {
@@ -32,13 +32,13 @@ pub(super) fn merge_in_order<A: Accumulator>(channels: usize, parts: Vec<Part<A>
 
 /// Count, mean and sum of squared deviations from that mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Moments {
+pub(super) struct Welford {
     pub(super) count: f64,
     pub(super) mean: f64,
     pub(super) squares: f64,
 }
 
-impl Moments {
+impl Welford {
     /// From sums about a pivot p: of `u - p` and of its square, over `count` elements.
     ///
     /// ```text
@@ -54,7 +54,7 @@ impl Moments {
     }
 }
 
-impl Accumulator for Moments {
+impl Accumulator for Welford {
     /// Chan, Golub and LeVeque (1979), with d the difference of the means:
     /// ```text
     /// mean <- mean_a + d n_b / n,    squares <- squares_a + squares_b + d^2 n_a n_b / n
@@ -92,33 +92,39 @@ impl Accumulator for Sums {
     }
 }
 
-/// Independent partial sums of one stretch: as wide as the widest vector, so that one source serves
-/// all.
-pub(super) const LANES: usize = 16;
+/// Partial sums of one run: as many as the widest vector register has lanes, so that one source
+/// serves every instruction set.
+pub(super) const PARTIAL_SUMS: usize = 16;
 
-/// Partial sums that a vector unit keeps apart, and their total.
+/// A sum that a vector unit keeps in several parts, element i in part i modulo [`PARTIAL_SUMS`].
 #[derive(Clone, Copy)]
-pub(super) struct Lanes<R>(pub(super) [R; LANES]);
+pub(super) struct PartialSums<R>([R; PARTIAL_SUMS]);
 
-impl<R: Real> Lanes<R> {
+impl<R: Real> PartialSums<R> {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self([R::ZERO; LANES])
+        Self([R::ZERO; PARTIAL_SUMS])
     }
 
-    /// Adds `a * b` to one lane.
+    /// Adds `a` to one part.
     #[inline(always)]
-    pub(super) fn add_product<S: Simd>(&mut self, lane: usize, a: R, b: R) {
-        self.0[lane] = a.mul_add::<S>(b, self.0[lane]);
+    pub(super) fn add(&mut self, part: usize, a: R) {
+        self.0[part] += a;
     }
 
-    /// The sum of the lanes, pairwise.
+    /// Adds `a * b` to one part.
+    #[inline(always)]
+    pub(super) fn add_product<S: Simd>(&mut self, part: usize, a: R, b: R) {
+        self.0[part] = a.mul_add::<S>(b, self.0[part]);
+    }
+
+    /// The sum of the parts, pairwise.
     #[inline(always)]
     pub(super) fn total(mut self) -> f64 {
-        let mut width = LANES / 2;
+        let mut width = PARTIAL_SUMS / 2;
         while width > 0 {
-            for lane in 0..width {
-                self.0[lane] += self.0[lane + width];
+            for part in 0..width {
+                self.0[part] += self.0[part + width];
             }
             width /= 2;
         }

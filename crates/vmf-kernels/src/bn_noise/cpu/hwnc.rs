@@ -1,76 +1,84 @@
-//! The passes where the channels of an image lie together, row by row.
+//! The passes in HWNC, where the channels of an image lie together, row by row.
 //!
-//! Inner loops run along a row, with the constants of each channel in vectors beside it. Where a
-//! row is short, the constants are written several times in a row, so that one loop sweeps over
-//! several images.
-//!
-//! Passes without noise take the tensor as one long matrix of S N rows. Passes with noise go by
-//! [`Rectangle`]s.
+//! Passes without noise take the tensor as one long matrix of H W N rows, and a task is a number of
+//! rows. Passes with noise go by [`Rectangle`]s.
 
-use super::accumulate::{Moments, Part, Sums};
-use super::coefficients::{Averages, Coefficients, activate, gate, input_gradient, normalize};
+use super::accumulate::{Part, Sums, Welford};
+use super::channel::Averages;
 use super::rectangle::{Rectangle, Sweep};
+use super::rows::{RowGradientSums, RowSums, TASK, forward_row, input_gradient_row};
+use super::{Inputs, Normalization};
 use crate::element::{Element, Real};
-use crate::noise::Noise;
-use crate::simd::{Kernel, Simd, prefetch};
+use crate::layout::Shape;
+use crate::parallel::ByTask;
+use crate::simd::{Isa, Kernel, Simd, dispatch_to, prefetch};
+use rayon::prelude::*;
 
-/// Elements of a task: enough to pay for starting one, and small enough for the second-level cache.
-pub(super) const TASK: usize = 1 << 15;
-/// The longest sweep of an inner loop.
-pub(super) const SWEEP: usize = 256;
-
-/// How often the channels' constants are repeated.
-pub(super) fn repeats(channels: usize) -> usize {
-    (SWEEP / channels).max(1)
+/// Elements of a task of the passes without noise: whole rows.
+fn elements_per_task(channels: usize) -> usize {
+    (TASK / channels).max(32) * channels
 }
 
-/// Rows of C elements that make a task of the passes without noise.
-pub(super) fn rows_per_task(channels: usize) -> usize {
-    (TASK / channels).max(32)
+/// Mean and squared deviations of each channel, by task.
+pub(super) fn measure<E: Element>(isa: Isa, shape: Shape, u: &[E]) -> Vec<Part<Welford>> {
+    let channels = shape.channels;
+    u.par_chunks(elements_per_task(channels))
+        .by_task()
+        .map(|u| dispatch_to(isa, Measure { channels, u }))
+        .collect()
 }
 
-/// Sums over rows for each channel, kept for each of its repeats.
-pub(super) struct RowSums<R> {
+/// Writes y.
+pub(super) fn forward<E: Element>(norm: &Normalization<E::Real>, u: &[E], y: &mut [E]) {
+    let shape = norm.config.shape;
+    let tasks = Rectangle::tasks(shape).into_par_iter().by_task();
+    tasks.zip(Rectangle::pieces(shape, y)).for_each(|(rectangle, y)| {
+        dispatch_to(norm.isa, Forward { norm, rectangle, u, y });
+    });
+}
+
+/// The sums of the backward pass, by task.
+pub(super) fn gradient_sums<E: Element, const RELU: bool, const RECOVER: bool>(
+    norm: &Normalization<E::Real>,
+    inputs: Inputs<E>,
+) -> Vec<Part<Sums>> {
+    let sums = |rectangle| {
+        dispatch_to(norm.isa, GradientSums::<E, RELU, RECOVER> { norm, rectangle, inputs })
+    };
+    Rectangle::tasks(norm.config.shape).into_par_iter().by_task().map(sums).collect()
+}
+
+/// Writes du.
+pub(super) fn input_gradient<E: Element, const RELU: bool>(
+    norm: &Normalization<E::Real>,
+    averages: &Averages<E::Real>,
+    inputs: Inputs<E>,
+    du: &mut [E],
+) {
+    let task = elements_per_task(norm.config.shape.channels);
+    du.par_chunks_mut(task).by_task().enumerate().for_each(|(number, du)| {
+        let inputs = inputs.part(number * task..number * task + du.len());
+        dispatch_to(norm.isa, InputGradient::<E, RELU> { norm, averages, inputs, du });
+    });
+}
+
+struct Measure<'a, E> {
     channels: usize,
-    pub(super) values: Vec<R>,
+    u: &'a [E],
 }
 
-impl<R: Real> RowSums<R> {
+impl<E: Element> Kernel for Measure<'_, E> {
+    type Output = Part<Welford>;
+
+    /// Reads the rows twice: for the means, and then, from the cache, for the deviations from them.
     #[inline(always)]
-    pub(super) fn new(channels: usize) -> Self {
-        Self { channels, values: vec![R::ZERO; channels * repeats(channels)] }
-    }
-
-    /// The sum of channel c.
-    #[inline(always)]
-    pub(super) fn total(&self, channel: usize) -> f64 {
-        let mut total = 0.0;
-        for value in self.values[channel..].iter().step_by(self.channels) {
-            total += value.to_f64();
-        }
-        total
-    }
-}
-
-/// Mean and squared deviations of each channel.
-pub(super) struct Statistics<'a, E> {
-    pub(super) channels: usize,
-    pub(super) u: &'a [E],
-}
-
-impl<E: Element> Kernel for Statistics<'_, E> {
-    type Output = Part<Moments>;
-
-    /// Two passes over rows that the first one brought into the cache: the means, then the moments
-    /// about them.
-    #[inline(always)]
-    fn run<S: Simd>(self) -> Part<Moments> {
+    fn run<S: Simd>(self) -> Part<Welford> {
         let channels = self.channels;
         let rows = self.u.len() / channels;
         let mut sum = RowSums::<E::Real>::new(channels);
-        let sweep = sum.values.len();
+        let sweep = sum.len();
         for row in self.u.chunks(sweep) {
-            add_row(row, &mut sum.values);
+            add_row(row, sum.values());
         }
         let mean = |c: usize| E::Real::from_f64(sum.total(c % channels) / rows as f64);
         let pivots: Vec<E::Real> = (0..sweep).map(mean).collect();
@@ -78,13 +86,13 @@ impl<E: Element> Kernel for Statistics<'_, E> {
         let mut offsets = RowSums::<E::Real>::new(channels);
         let mut squares = RowSums::<E::Real>::new(channels);
         for row in self.u.chunks(sweep) {
-            add_moments::<E, S>(row, &pivots, &mut offsets.values, &mut squares.values);
+            add_deviations::<E, S>(row, &pivots, offsets.values(), squares.values());
         }
-        let moments = |c: usize| {
+        let measured = |c: usize| {
             let pivot = pivots[c].to_f64();
-            Moments::about(pivot, rows, offsets.total(c), squares.total(c))
+            Welford::about(pivot, rows, offsets.total(c), squares.total(c))
         };
-        Part { first_channel: 0, channels: (0..channels).map(moments).collect() }
+        Part { first_channel: 0, channels: (0..channels).map(measured).collect() }
     }
 }
 
@@ -96,7 +104,7 @@ fn add_row<E: Element>(row: &[E], sums: &mut [E::Real]) {
 }
 
 #[inline(always)]
-fn add_moments<E: Element, S: Simd>(
+fn add_deviations<E: Element, S: Simd>(
     row: &[E],
     pivots: &[E::Real],
     offsets: &mut [E::Real],
@@ -109,14 +117,12 @@ fn add_moments<E: Element, S: Simd>(
     }
 }
 
-/// y = act(xhat + sigma * z), into one piece for each position of the rectangle.
-pub(super) struct Forward<'a, E: Element> {
-    pub(super) rectangle: Rectangle,
-    pub(super) coefficients: &'a Coefficients<E::Real>,
-    pub(super) noise: Option<&'a Noise>,
-    pub(super) floor: E::Real,
-    pub(super) u: &'a [E],
-    pub(super) y: Vec<&'a mut [E]>,
+/// Writes y into one piece for each position of the rectangle.
+struct Forward<'a, E: Element> {
+    norm: &'a Normalization<'a, E::Real>,
+    rectangle: Rectangle,
+    u: &'a [E],
+    y: Vec<&'a mut [E]>,
 }
 
 impl<E: Element> Kernel for Forward<'_, E> {
@@ -125,6 +131,7 @@ impl<E: Element> Kernel for Forward<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         let (rectangle, u) = (self.rectangle, self.u);
+        let (channels, floor) = (&self.norm.channels, self.norm.floor());
         let operand = |sweep: &Sweep, position| {
             let start = rectangle.start(sweep.position + position) + sweep.at;
             &u[start..start + sweep.length]
@@ -134,161 +141,63 @@ impl<E: Element> Kernel for Forward<'_, E> {
                 prefetch(operand(sweep, position));
             }
         };
-        let mut sweeps = rectangle.sweeps::<E::Real>(self.noise);
+        let mut sweeps = rectangle.sweeps::<E::Real>(self.norm.noise());
         while let Some(sweep) = sweeps.next::<S>(fetch) {
             for position in 0..sweep.positions {
-                let u = operand(&sweep, position);
+                let (u, z) = (operand(&sweep, position), sweeps.z(&sweep, position));
                 let y = &mut self.y[sweep.position + position][sweep.at..][..sweep.length];
-                let z = &sweeps.normals[position * sweeps.pitch..][..sweep.length];
-                forward_sweep::<E, S>(self.coefficients, sweep.column, self.floor, u, z, y);
+                forward_row::<E, S>(channels, sweep.column, floor, u, z, y);
             }
         }
     }
 }
 
-#[inline(always)]
-pub(super) fn forward_sweep<E: Element, S: Simd>(
-    coefficients: &Coefficients<E::Real>,
-    column: usize,
-    floor: E::Real,
-    u: &[E],
-    z: &[E::Real],
-    y: &mut [E],
-) {
-    let length = y.len();
-    let mean = &coefficients.mean[column..][..length];
-    let rstd = &coefficients.rstd[column..][..length];
-    let shift = &coefficients.shift[column..][..length];
-    let sigma = &coefficients.sigma[column..][..length];
-    let (u, z) = (&u[..length], &z[..length]);
-    for i in 0..length {
-        let xhat = normalize::<_, S>(u[i].to_real(), mean[i], rstd[i], shift[i]);
-        y[i] = E::from_real(activate(sigma[i].mul_add::<S>(z[i], xhat), floor));
-    }
+struct GradientSums<'a, E: Element, const RELU: bool, const RECOVER: bool> {
+    norm: &'a Normalization<'a, E::Real>,
+    rectangle: Rectangle,
+    inputs: Inputs<'a, E>,
 }
 
-/// The sums of the backward pass; `RECOVER` reads sigma * z off y instead of making z.
-pub(super) struct Reduce<'a, E: Element, const RELU: bool, const RECOVER: bool> {
-    pub(super) rectangle: Rectangle,
-    pub(super) coefficients: &'a Coefficients<E::Real>,
-    pub(super) noise: Option<&'a Noise>,
-    pub(super) u: &'a [E],
-    pub(super) y: &'a [E],
-    pub(super) dy: &'a [E],
-}
-
-impl<E: Element, const RELU: bool, const RECOVER: bool> Kernel for Reduce<'_, E, RELU, RECOVER> {
+impl<E: Element, const RELU: bool, const RECOVER: bool> Kernel
+    for GradientSums<'_, E, RELU, RECOVER>
+{
     type Output = Part<Sums>;
 
     #[inline(always)]
     fn run<S: Simd>(self) -> Part<Sums> {
-        let channels = self.rectangle.shape.channels;
-        let mut g = RowSums::<E::Real>::new(channels);
-        let mut g_xhat = RowSums::<E::Real>::new(channels);
-        let mut g_z = RowSums::<E::Real>::new(channels);
-        let mut sweeps = self.rectangle.sweeps::<E::Real>(self.noise);
+        let channels = &self.norm.channels;
+        let noise = self.norm.noise().filter(|_| !RECOVER);
+        let mut sums = RowGradientSums::<E::Real>::new(self.norm.config.shape.channels);
+        let mut sweeps = self.rectangle.sweeps::<E::Real>(noise);
         while let Some(sweep) = sweeps.next::<S>(|_| ()) {
-            let columns = sweep.column..sweep.column + sweep.length;
             for position in 0..sweep.positions {
                 let start = self.rectangle.start(sweep.position + position) + sweep.at;
-                let elements = start..start + sweep.length;
-                add_sums::<E, S, RELU, RECOVER>(
-                    self.coefficients,
-                    sweep.column,
-                    &self.u[elements.clone()],
-                    &self.y[elements.clone()],
-                    &self.dy[elements],
-                    &sweeps.normals[position * sweeps.pitch..][..sweep.length],
-                    &mut g.values[columns.clone()],
-                    &mut g_xhat.values[columns.clone()],
-                    &mut g_z.values[columns.clone()],
-                );
+                let inputs = self.inputs.part(start..start + sweep.length);
+                let z = sweeps.z(&sweep, position);
+                sums.add::<E, S, RELU, RECOVER>(channels, sweep.column, inputs, z);
             }
         }
-        let sums = |c: usize| Sums { g: g.total(c), g_xhat: g_xhat.total(c), g_z: g_z.total(c) };
-        Part { first_channel: 0, channels: (0..channels).map(sums).collect() }
+        sums.into_part()
     }
 }
 
-#[inline(always)]
-#[allow(clippy::too_many_arguments)] // separate slices are what lets the loop vectorize without alias checks
-pub(super) fn add_sums<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
-    coefficients: &Coefficients<E::Real>,
-    column: usize,
-    u: &[E],
-    y: &[E],
-    dy: &[E],
-    z: &[E::Real],
-    sum_g: &mut [E::Real],
-    sum_g_xhat: &mut [E::Real],
-    sum_g_z: &mut [E::Real],
-) {
-    let length = sum_g.len();
-    let mean = &coefficients.mean[column..][..length];
-    let rstd = &coefficients.rstd[column..][..length];
-    let shift = &coefficients.shift[column..][..length];
-    let (u, y, dy, z) = (&u[..length], &y[..length], &dy[..length], &z[..length]);
-    let (sum_g_xhat, sum_g_z) = (&mut sum_g_xhat[..length], &mut sum_g_z[..length]);
-    for i in 0..length {
-        let xhat = normalize::<_, S>(u[i].to_real(), mean[i], rstd[i], shift[i]);
-        let g = gate::<_, RELU>(dy[i].to_real(), y[i].to_real());
-        sum_g[i] += g;
-        sum_g_xhat[i] = g.mul_add::<S>(xhat, sum_g_xhat[i]);
-        let noise = if RECOVER { y[i].to_real() - xhat } else { z[i] };
-        sum_g_z[i] = g.mul_add::<S>(noise, sum_g_z[i]);
-    }
+struct InputGradient<'a, E: Element, const RELU: bool> {
+    norm: &'a Normalization<'a, E::Real>,
+    averages: &'a Averages<E::Real>,
+    inputs: Inputs<'a, E>,
+    du: &'a mut [E],
 }
 
-/// du, from the averages of the sums.
-pub(super) struct Apply<'a, E: Element, const RELU: bool> {
-    pub(super) coefficients: &'a Coefficients<E::Real>,
-    pub(super) averages: &'a Averages<E::Real>,
-    pub(super) u: &'a [E],
-    pub(super) y: &'a [E],
-    pub(super) dy: &'a [E],
-    pub(super) du: &'a mut [E],
-}
-
-impl<E: Element, const RELU: bool> Kernel for Apply<'_, E, RELU> {
+impl<E: Element, const RELU: bool> Kernel for InputGradient<'_, E, RELU> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let sweep = self.coefficients.mean.len();
-        let rows = self.du.chunks_mut(sweep).enumerate();
-        for (row, du) in rows {
-            let elements = row * sweep..row * sweep + du.len();
-            apply_sweep::<E, S, RELU>(
-                self.coefficients,
-                self.averages,
-                &self.u[elements.clone()],
-                &self.y[elements.clone()],
-                &self.dy[elements],
-                du,
-            );
+        let channels = &self.norm.channels;
+        let sweep = channels.len();
+        for (row, du) in self.du.chunks_mut(sweep).enumerate() {
+            let inputs = self.inputs.part(row * sweep..row * sweep + du.len());
+            input_gradient_row::<E, S, RELU>(channels, self.averages, inputs, du);
         }
-    }
-}
-
-#[inline(always)]
-pub(super) fn apply_sweep<E: Element, S: Simd, const RELU: bool>(
-    coefficients: &Coefficients<E::Real>,
-    averages: &Averages<E::Real>,
-    u: &[E],
-    y: &[E],
-    dy: &[E],
-    du: &mut [E],
-) {
-    let length = du.len();
-    let mean = &coefficients.mean[..length];
-    let rstd = &coefficients.rstd[..length];
-    let shift = &coefficients.shift[..length];
-    let (mean_g, mean_g_xhat) = (&averages.g[..length], &averages.g_xhat[..length]);
-    let (u, y, dy) = (&u[..length], &y[..length], &dy[..length]);
-    for i in 0..length {
-        let xhat = normalize::<_, S>(u[i].to_real(), mean[i], rstd[i], shift[i]);
-        let g = gate::<_, RELU>(dy[i].to_real(), y[i].to_real());
-        let gradient = input_gradient::<_, S>(g, xhat, rstd[i], mean_g[i], mean_g_xhat[i]);
-        du[i] = E::from_real(gradient);
     }
 }

@@ -1,385 +1,241 @@
-//! The operation on the CPU: how it is cut into tasks, and how their results come together.
+//! The operation on the CPU.
 //!
-//! Two layouts, each with the same four passes: [`nchw`] runs along planes, [`hwnc`] along rows;
-//! [`stretch`] and [`rectangle`] are their ways through the tensor, and [`pooled`] has the passes
-//! of [`hwnc`] with pooling behind them. The arithmetic of an element is in [`coefficients`], that
-//! of sums in [`accumulate`]; this file holds what the layouts share.
+//! Two layouts, each with the same four passes: [`nchw`] runs along planes and [`hwnc`] along rows.
+//! [`pooled`] has the passes of [`hwnc`] with maximum pooling behind them. How they cut a tensor
+//! into tasks is in [`stretch`], [`rectangle`] and [`band`]; README.md in this folder draws it. The
+//! arithmetic of an element is in [`channel`], that of sums in [`accumulate`].
 
 mod accumulate;
-mod coefficients;
+mod band;
+mod channel;
 mod hwnc;
 mod nchw;
 mod pooled;
 mod rectangle;
+mod rows;
 mod stretch;
 
 #[cfg(test)]
 mod tests;
 
-use super::{Config, Layout, NoiseTerm, Saved, Shape, Statistics};
+use super::{Config, NoiseTerm, Statistics};
 use crate::element::{Element, Real};
+use crate::layout::{Layout, Shape};
 use crate::noise::Noise;
-use crate::parallel::ByTask;
 use crate::pool::PoolShape;
-use crate::simd::{Isa, dispatch_to};
-use accumulate::{Moments, Part, Sums, merge_in_order};
-use coefficients::{Averages, Coefficients};
-use pooled::{Band, Pooled};
-use rayon::prelude::*;
-use rectangle::Rectangle;
-use stretch::Stretch;
+use crate::simd::Isa;
+use accumulate::{Part, Sums, merge_in_order};
+use channel::{Averages, Channels, floor};
+use pooled::PooledInputs;
+use std::ops::Range;
 
-/// Whether a channel's elements lie together. With one position the two layouts are the same, and
-/// rows are longer.
+/// Whether the elements of a channel lie together. With one position the two layouts are the same,
+/// and HWNC has the longer inner loops.
 fn by_plane(shape: Shape) -> bool {
-    shape.layout == Layout::Nchw && shape.spatial > 1
+    shape.layout == Layout::Nchw && shape.positions > 1
 }
 
+/// How often the constants of the channels are repeated.
 fn repeats(shape: Shape) -> usize {
-    if by_plane(shape) { 1 } else { hwnc::repeats(shape.channels) }
+    if by_plane(shape) { 1 } else { rows::repeats(shape.channels) }
 }
 
-/// Mean and variance of each channel; each block of u is read from memory once.
+/// Mean and variance of each channel. Each block of u is read from memory once.
 pub(super) fn statistics<E: Element>(isa: Isa, shape: Shape, u: &[E]) -> Statistics {
-    let channels = shape.channels;
-    let parts: Vec<Part<Moments>> = if by_plane(shape) {
-        u.par_chunks(stretch::planes_per_task(shape) * shape.spatial)
-            .by_task()
-            .enumerate()
-            .map(|(task, u)| {
-                let stretch = Stretch::task(shape, task);
-                dispatch_to(isa, nchw::Statistics { stretch, u })
-            })
-            .collect()
-    } else {
-        u.par_chunks(hwnc::rows_per_task(channels) * channels)
-            .by_task()
-            .map(|u| dispatch_to(isa, hwnc::Statistics { channels, u }))
-            .collect()
-    };
-    let moments = merge_in_order(channels, parts);
+    let measure = if by_plane(shape) { nchw::measure } else { hwnc::measure };
+    let measured = merge_in_order(shape.channels, measure(isa, shape, u));
     Statistics {
-        mean: moments.iter().map(|m| m.mean).collect(),
-        var: moments.iter().map(|m| m.squares / m.count).collect(),
+        mean: measured.iter().map(|m| m.mean).collect(),
+        var: measured.iter().map(|m| m.squares / m.count).collect(),
     }
 }
 
-/// Writes y.
-pub(super) fn forward<E: Element>(
-    isa: Isa,
-    config: &Config,
-    noise: Option<NoiseTerm<E::Real>>,
-    statistics: &Statistics,
-    u: &[E],
-    y: &mut [E],
-) {
-    let shape = config.shape;
-    let coefficients = &Coefficients::new(config, noise, statistics, repeats(shape));
-    let noise = noise.map(|term| term.noise);
-    let noise = noise.as_ref();
-    let floor = coefficients::floor(config.relu);
-    if by_plane(shape) {
-        let task_length = stretch::planes_per_task(shape) * shape.spatial;
-        let tasks = u.par_chunks(task_length).by_task().zip(y.par_chunks_mut(task_length));
-        tasks.enumerate().for_each(|(task, (u, y))| {
-            let kernel = nchw::Forward {
-                stretch: Stretch::task(shape, task),
-                coefficients,
-                noise,
-                floor,
-                u,
-                y,
-            };
-            dispatch_to(isa, kernel);
-        });
-    } else {
-        let pieces = Rectangle::pieces(shape, y);
-        let tasks = Rectangle::tasks(shape).into_par_iter().by_task().zip(pieces);
-        tasks.for_each(|(rectangle, y)| {
-            let kernel = hwnc::Forward { rectangle, coefficients, noise, floor, u, y };
-            dispatch_to(isa, kernel);
-        });
+/// What the backward pass reads: the input and the output of the forward pass, and dy.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a, E> {
+    pub(super) u: &'a [E],
+    pub(super) y: &'a [E],
+    pub(super) dy: &'a [E],
+}
+
+impl<E: Element> Inputs<'_, E> {
+    #[inline(always)]
+    fn part(self, elements: Range<usize>) -> Self {
+        Self { u: &self.u[elements.clone()], y: &self.y[elements.clone()], dy: &self.dy[elements] }
+    }
+
+    /// u, y and dy of one element.
+    #[inline(always)]
+    fn element(self, i: usize) -> [E::Real; 3] {
+        [self.u[i].to_real(), self.y[i].to_real(), self.dy[i].to_real()]
     }
 }
 
-/// Writes the pooled y, and in `tap` which value of each window it is. The layout is HWNC.
-#[allow(clippy::too_many_arguments)] // the operation's own operands
-pub(super) fn forward_pooled(
-    isa: Isa,
-    config: &Config,
-    noise: Option<NoiseTerm<f32>>,
-    statistics: &Statistics,
-    pool: &PoolShape,
-    u: &[f32],
-    y: &mut [f32],
-    tap: &mut [u8],
-) {
-    let repeats = hwnc::repeats(config.shape.channels);
-    let coefficients = &Coefficients::new(config, noise, statistics, repeats);
-    let noise = noise.map(|term| term.noise);
-    let noise = noise.as_ref();
-    let pieces = Band::pieces_of_output(pool, y)
-        .into_par_iter()
-        .by_task()
-        .zip(Band::pieces_of_output(pool, tap));
-    let tasks = Band::tasks(*pool).into_par_iter().by_task().zip(pieces);
-    tasks.for_each(|(band, (y, tap))| {
-        let kernel = pooled::Forward {
-            band,
-            coefficients,
-            noise,
-            floor: coefficients::floor(config.relu),
-            u,
-            y,
-            tap,
-        };
-        dispatch_to(isa, kernel);
-    });
-}
-
-/// The gradient of the pass with pooling: writes du and returns dsigma. The noise must be
-/// [readable](is_readable) off y.
-#[allow(clippy::too_many_arguments)] // the operation's own operands
-pub(super) fn backward_pooled(
-    isa: Isa,
-    config: &Config,
-    noise: Option<NoiseTerm<f32>>,
-    saved: Saved<f32>,
-    pool: &PoolShape,
-    tap: &[u8],
-    dy: &[f32],
-    du: &mut [f32],
-) -> Vec<f32> {
-    let repeats = hwnc::repeats(config.shape.channels);
-    let coefficients = &Coefficients::new(config, noise, saved.statistics, repeats);
-    let of_band = |band| Pooled { band, coefficients, u: saved.u, y: saved.y, tap, dy };
-    let reduce = |band| match config.relu {
-        true => dispatch_to(isa, pooled::Reduce::<true>(of_band(band))),
-        false => dispatch_to(isa, pooled::Reduce::<false>(of_band(band))),
-    };
-    let parts = Band::tasks(*pool).into_par_iter().by_task().map(reduce).collect();
-    let mut sums = merge_in_order(config.shape.channels, parts);
-    let averages = &Averages::new(&sums, config.shape.elements_per_channel(), repeats);
-    let pieces = Band::pieces_of_input(pool, du);
-    let tasks = Band::tasks(*pool).into_par_iter().by_task().zip(pieces);
-    tasks.for_each(|(band, du)| {
-        let pooled = of_band(band);
-        match config.relu {
-            true => dispatch_to(isa, pooled::Apply::<true> { pooled, averages, du }),
-            false => dispatch_to(isa, pooled::Apply::<false> { pooled, averages, du }),
-        }
-    });
-    divide_by_sigma(&mut sums, coefficients);
-    dsigma(&sums, noise)
-}
-
-/// Whether z can be read off y, where `y - xhat = sigma * z`.
-///
-/// The rounding of y becomes an error of z when it is divided by sigma, so sigma must not be small.
-/// In `f32`, with y of unit size and sigma = 2^-8, z is off by 2^-16, and in the sum over a channel
-/// such errors average out. Only batch statistics keep y of unit size.
-pub(super) fn is_readable<R: Real>(noise: NoiseTerm<R>) -> bool {
-    const SMALLEST: f64 = 1.0 / 256.0;
-    let large = |sigma: &R| sigma.to_f64().abs() >= SMALLEST;
-    noise.sigma.iter().all(large)
-}
-
-/// The sums of g z, from those of g sigma z.
-fn divide_by_sigma<R: Real>(sums: &mut [Sums], coefficients: &Coefficients<R>) {
-    for (sums, sigma) in sums.iter_mut().zip(&coefficients.sigma) {
-        sums.g_z /= sigma.to_f64();
-    }
-}
-
-/// The sums of g z, over the channels of each group.
-fn dsigma<R: Real>(sums: &[Sums], noise: Option<NoiseTerm<R>>) -> Vec<R> {
-    let groups = noise.map_or(0, |term| term.sigma.len());
-    if groups == 0 {
-        return Vec::new();
-    }
-    sums.chunks(sums.len() / groups)
-        .map(|group| group.iter().map(|channel| channel.g_z).sum())
-        .map(R::from_f64)
-        .collect()
-}
-
-/// Writes du and returns dsigma.
-pub(super) fn backward<E: Element>(
-    isa: Isa,
-    config: &Config,
-    noise: Option<NoiseTerm<E::Real>>,
-    saved: Saved<E>,
-    dy: &[E],
-    du: &mut [E],
-) -> Vec<E::Real> {
-    Backward::new(isa, config, noise, saved, dy).through_statistics(du)
-}
-
-/// Writes du and returns dsigma, where the statistics are constants.
-pub(super) fn backward_eval<E: Element>(
-    isa: Isa,
-    config: &Config,
-    noise: Option<NoiseTerm<E::Real>>,
-    saved: Saved<E>,
-    dy: &[E],
-    du: &mut [E],
-) -> Vec<E::Real> {
-    Backward::new(isa, config, noise, saved, dy).past_statistics(du)
-}
-
-/// The backward pass: sums over each channel, then du element by element.
-struct Backward<'a, E: Element> {
+/// The operation with its statistics at hand: what every element of the tensor is computed with.
+pub(super) struct Normalization<'a, R> {
     isa: Isa,
     config: Config,
-    noise: Option<NoiseTerm<'a, E::Real>>,
-    coefficients: Coefficients<E::Real>,
-    u: &'a [E],
-    y: &'a [E],
-    dy: &'a [E],
+    noise: Option<NoiseTerm<'a, R>>,
+    channels: Channels<R>,
 }
 
-impl<'a, E: Element> Backward<'a, E> {
-    fn new(
+impl<'a, R: Real> Normalization<'a, R> {
+    pub(super) fn new(
         isa: Isa,
         config: &Config,
-        noise: Option<NoiseTerm<'a, E::Real>>,
-        saved: Saved<'a, E>,
-        dy: &'a [E],
+        noise: Option<NoiseTerm<'a, R>>,
+        statistics: &Statistics,
     ) -> Self {
-        let repeats = repeats(config.shape);
-        Self {
-            isa,
-            config: *config,
-            noise,
-            coefficients: Coefficients::new(config, noise, saved.statistics, repeats),
-            u: saved.u,
-            // Without ReLU y is not read; any slice of the right length stands in for it.
-            y: if config.relu { saved.y } else { dy },
-            dy,
-        }
+        let channels = Channels::new(config, noise, statistics, repeats(config.shape));
+        Self { isa, config: *config, noise, channels }
     }
 
-    fn through_statistics(&self, du: &mut [E]) -> Vec<E::Real> {
-        let sums = self.reduce(self.noise_is_in_y());
-        self.apply(&sums, du);
-        dsigma(&sums, self.noise)
+    fn noise(&self) -> Option<&Noise> {
+        self.noise.as_ref().map(|term| &term.noise)
     }
 
-    fn past_statistics(&self, du: &mut [E]) -> Vec<E::Real> {
-        let channels = self.config.shape.channels;
-        self.apply(&vec![Sums::default(); channels], du);
+    fn floor(&self) -> R {
+        floor(self.config.relu)
+    }
+
+    /// Writes y.
+    pub(super) fn forward<E: Element<Real = R>>(&self, u: &[E], y: &mut [E]) {
+        let forward = if by_plane(self.config.shape) { nchw::forward } else { hwnc::forward };
+        forward(self, u, y);
+    }
+
+    /// Writes du and returns dsigma, with the statistics those of the batch. y is not read without
+    /// ReLU.
+    pub(super) fn backward_train<E: Element<Real = R>>(
+        &self,
+        inputs: Inputs<E>,
+        du: &mut [E],
+    ) -> Vec<R> {
+        let sums = self.gradient_sums(inputs, self.noise_is_in_y::<E>());
+        self.input_gradient(&sums, inputs, du);
+        self.dsigma(&sums)
+    }
+
+    /// Writes du and returns dsigma, where the statistics are constants.
+    pub(super) fn backward_eval<E: Element<Real = R>>(
+        &self,
+        inputs: Inputs<E>,
+        du: &mut [E],
+    ) -> Vec<R> {
+        self.input_gradient(&vec![Sums::default(); self.config.shape.channels], inputs, du);
         match self.noise {
             None => Vec::new(),
-            Some(_) => dsigma(&self.reduce(false), self.noise),
+            Some(_) => self.dsigma(&self.gradient_sums(inputs, false)),
         }
     }
 
     /// The sums of each channel; `recover` says to read the noise off y.
-    fn reduce(&self, recover: bool) -> Vec<Sums> {
-        let noise = self.noise.map(|term| term.noise);
-        let parts = match (self.config.relu, recover) {
-            (true, true) => self.reduce_parts::<true, true>(None),
-            (true, false) => self.reduce_parts::<true, false>(noise.as_ref()),
-            (false, _) => self.reduce_parts::<false, false>(noise.as_ref()),
+    fn gradient_sums<E: Element<Real = R>>(&self, inputs: Inputs<E>, recover: bool) -> Vec<Sums> {
+        let by_plane = by_plane(self.config.shape);
+        let parts = match (by_plane, self.config.relu, recover) {
+            (true, true, true) => nchw::gradient_sums::<E, true, true>(self, inputs),
+            (true, true, false) => nchw::gradient_sums::<E, true, false>(self, inputs),
+            (true, false, _) => nchw::gradient_sums::<E, false, false>(self, inputs),
+            (false, true, true) => hwnc::gradient_sums::<E, true, true>(self, inputs),
+            (false, true, false) => hwnc::gradient_sums::<E, true, false>(self, inputs),
+            (false, false, _) => hwnc::gradient_sums::<E, false, false>(self, inputs),
         };
+        self.merge(parts, recover)
+    }
+
+    /// The sums of all channels. Those of g z are divided by sigma if sigma z was summed.
+    fn merge(&self, parts: Vec<Part<Sums>>, recovered: bool) -> Vec<Sums> {
         let mut sums = merge_in_order(self.config.shape.channels, parts);
-        if recover {
-            divide_by_sigma(&mut sums, &self.coefficients);
+        if recovered {
+            for (sums, sigma) in sums.iter_mut().zip(self.channels.sigma()) {
+                sums.g_z /= sigma.to_f64();
+            }
         }
         sums
     }
 
-    /// Whether z can be read off y instead of being made again, which costs as much as the rest of
-    /// the pass.
+    fn input_gradient<E: Element<Real = R>>(&self, sums: &[Sums], inputs: Inputs<E>, du: &mut [E]) {
+        let averages = &self.averages(sums);
+        match (by_plane(self.config.shape), self.config.relu) {
+            (true, true) => nchw::input_gradient::<E, true>(self, averages, inputs, du),
+            (true, false) => nchw::input_gradient::<E, false>(self, averages, inputs, du),
+            (false, true) => hwnc::input_gradient::<E, true>(self, averages, inputs, du),
+            (false, false) => hwnc::input_gradient::<E, false>(self, averages, inputs, du),
+        }
+    }
+
+    fn averages(&self, sums: &[Sums]) -> Averages<R> {
+        let shape = self.config.shape;
+        Averages::new(sums, shape.elements_per_channel(), repeats(shape))
+    }
+
+    /// The sums of g z over the channels of each group.
+    fn dsigma(&self, sums: &[Sums]) -> Vec<R> {
+        let groups = self.noise.map_or(0, |term| term.sigma.len());
+        if groups == 0 {
+            return Vec::new();
+        }
+        sums.chunks(sums.len() / groups)
+            .map(|group| group.iter().map(|channel| channel.g_z).sum())
+            .map(R::from_f64)
+            .collect()
+    }
+
+    /// Whether the backward pass of the training mode can read z off y instead of making it again,
+    /// which costs as much as the rest of the pass.
     ///
-    /// Where ReLU let a value pass, `y - xhat = sigma * z`; where it did not, g is zero and z is
+    /// Where ReLU let a value pass, `y - xhat = sigma * z`. Where it did not, g is zero and z is
     /// not needed. y must be stored in the precision of the arithmetic.
-    fn noise_is_in_y(&self) -> bool {
-        let exact = size_of::<E>() == size_of::<E::Real>();
-        exact && self.config.relu && self.noise.is_some_and(is_readable)
+    fn noise_is_in_y<E: Element<Real = R>>(&self) -> bool {
+        let exact = size_of::<E>() == size_of::<R>();
+        exact && self.config.relu && self.noise.is_some() && self.sigma_is_large()
     }
 
-    fn reduce_parts<const RELU: bool, const RECOVER: bool>(
+    /// Whether sigma is large enough for z to be read off y (true without noise).
+    ///
+    /// The rounding of y becomes an error of z when it is divided by sigma. In `f32`, with y of
+    /// unit size and sigma = 2^-8, z is off by 2^-16, and in the sum over a channel such errors
+    /// average out. Only the statistics of the batch keep y of unit size.
+    pub(super) fn sigma_is_large(&self) -> bool {
+        const SMALLEST: f64 = 1.0 / 256.0;
+        let sigma = self.noise.map_or(&[][..], |term| term.sigma);
+        sigma.iter().all(|sigma| sigma.to_f64().abs() >= SMALLEST)
+    }
+}
+
+/// With maximum pooling behind it, in HWNC.
+impl Normalization<'_, f32> {
+    /// Writes the pooled y, and in `argmax` which element of its window each value is.
+    pub(super) fn forward_pooled(
         &self,
-        noise: Option<&Noise>,
-    ) -> Vec<Part<Sums>> {
-        let shape = self.config.shape;
-        let coefficients = &self.coefficients;
-        if by_plane(shape) {
-            let tasks = (shape.batch * shape.channels).div_ceil(stretch::planes_per_task(shape));
-            let part = |task| {
-                let stretch = Stretch::task(shape, task);
-                let kernel = nchw::Reduce::<E, RELU, RECOVER> {
-                    stretch,
-                    coefficients,
-                    noise,
-                    u: &self.u[stretch.elements()],
-                    y: &self.y[stretch.elements()],
-                    dy: &self.dy[stretch.elements()],
-                };
-                dispatch_to(self.isa, kernel)
-            };
-            (0..tasks).into_par_iter().by_task().map(part).collect()
-        } else {
-            let part = |rectangle| {
-                let kernel = hwnc::Reduce::<E, RELU, RECOVER> {
-                    rectangle,
-                    coefficients,
-                    noise,
-                    u: self.u,
-                    y: self.y,
-                    dy: self.dy,
-                };
-                dispatch_to(self.isa, kernel)
-            };
-            let tasks = Rectangle::tasks(shape).into_par_iter().by_task();
-            tasks.map(part).collect()
-        }
+        pool: &PoolShape,
+        u: &[f32],
+        y: &mut [f32],
+        argmax: &mut [u8],
+    ) {
+        pooled::forward(self, pool, u, y, argmax);
     }
 
-    fn apply(&self, sums: &[Sums], du: &mut [E]) {
-        if self.config.relu {
-            self.apply_averages::<true>(sums, du);
-        } else {
-            self.apply_averages::<false>(sums, du);
+    /// Writes du and returns dsigma, with the statistics those of the batch. Sigma must be
+    /// [large](Normalization::sigma_is_large).
+    pub(super) fn backward_train_pooled(
+        &self,
+        pool: &PoolShape,
+        inputs: Inputs<f32>,
+        argmax: &[u8],
+        du: &mut [f32],
+    ) -> Vec<f32> {
+        let inputs = PooledInputs { inputs, argmax };
+        let parts = match self.config.relu {
+            true => pooled::gradient_sums::<true>(self, pool, inputs),
+            false => pooled::gradient_sums::<false>(self, pool, inputs),
+        };
+        let sums = self.merge(parts, true);
+        let averages = &self.averages(&sums);
+        match self.config.relu {
+            true => pooled::input_gradient::<true>(self, averages, pool, inputs, du),
+            false => pooled::input_gradient::<false>(self, averages, pool, inputs, du),
         }
-    }
-
-    fn apply_averages<const RELU: bool>(&self, sums: &[Sums], du: &mut [E]) {
-        let shape = self.config.shape;
-        let coefficients = &self.coefficients;
-        let averages = &Averages::new(sums, shape.elements_per_channel(), repeats(shape));
-        if by_plane(shape) {
-            let task_length = stretch::planes_per_task(shape) * shape.spatial;
-            let tasks = du.par_chunks_mut(task_length).by_task().enumerate();
-            tasks.for_each(|(task, du)| {
-                let stretch = Stretch::task(shape, task);
-                let kernel = nchw::Apply::<E, RELU> {
-                    stretch,
-                    coefficients,
-                    averages,
-                    u: &self.u[stretch.elements()],
-                    y: &self.y[stretch.elements()],
-                    dy: &self.dy[stretch.elements()],
-                    du,
-                };
-                dispatch_to(self.isa, kernel);
-            });
-        } else {
-            let task_length = hwnc::rows_per_task(shape.channels) * shape.channels;
-            let tasks = du.par_chunks_mut(task_length).by_task().enumerate();
-            tasks.for_each(|(task, du)| {
-                let elements = task * task_length..task * task_length + du.len();
-                let kernel = hwnc::Apply::<E, RELU> {
-                    coefficients,
-                    averages,
-                    u: &self.u[elements.clone()],
-                    y: &self.y[elements.clone()],
-                    dy: &self.dy[elements],
-                    du,
-                };
-                dispatch_to(self.isa, kernel);
-            });
-        }
+        self.dsigma(&sums)
     }
 }

@@ -1,146 +1,81 @@
-//! The passes with maximum pooling behind them, where the channels of an image lie together, row by
-//! row.
+//! The passes with maximum pooling behind them, in HWNC.
 //!
-//! Windows lie side by side, so the image falls into bands, each the rows that one row of windows
-//! covers. A task is a band of some images. It makes the values of a short sweep of lanes (images
-//! by channels) at all positions of the band, and pools them while they are in cache: the
-//! activations before pooling never reach memory.
+//! A task is a [`Band`] of some images. It computes the values of a short sweep of planes at all
+//! positions of the band, and pools them while they are in the cache: the activations before
+//! pooling never reach memory.
 //!
-//! Backward, the gradient is zero except at each window's largest value, which is the output y. So
-//! its noise can be read off y, `y - xhat = sigma * z`, with ReLU or without.
+//! In the backward pass the gradient is zero except at each window's largest value, which is the
+//! output y. The noise of that element can be read off y, `y - xhat = sigma * z`, with ReLU or
+//! without.
 
 use super::accumulate::{Part, Sums};
-use super::coefficients::{Averages, Coefficients};
-use super::hwnc::{RowSums, SWEEP, TASK, add_sums, apply_sweep, forward_sweep};
+use super::band::Band;
+use super::channel::Averages;
+use super::rows::{RowGradientSums, forward_row, input_gradient_row, longest_sweep};
+use super::{Inputs, Normalization};
 use crate::noise::{Noise, Planes};
-use crate::pool::{PoolShape, chosen, maxima};
-use crate::simd::{Kernel, Simd, prefetch};
+use crate::parallel::ByTask;
+use crate::pool::{PoolShape, gather, maxima};
+use crate::simd::{Kernel, Simd, dispatch_to, prefetch};
+use rayon::prelude::*;
+use std::ops::Range;
 
-/// Values of a band that are made together, at most, unless 16 lanes are already more.
-const TILE: usize = 1 << 13;
-
-/// A task: the rows of the image that one row of windows covers, of a range of images.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Band {
-    pool: PoolShape,
-    /// Which row of windows.
-    row: usize,
-    first_image: usize,
-    images: usize,
+/// What the backward passes read, with y and dy of the pooled shape.
+#[derive(Clone, Copy)]
+pub(super) struct PooledInputs<'a> {
+    pub(super) inputs: Inputs<'a, f32>,
+    pub(super) argmax: &'a [u8],
 }
 
-impl Band {
-    /// The bands that the tensor is cut into: rows of windows outside, images inside.
-    pub(super) fn tasks(pool: PoolShape) -> Vec<Band> {
-        let images = Self::most_images(&pool);
-        let of_row = |row| {
-            let blocks = (0..pool.batch).step_by(images);
-            blocks.map(move |first_image| Band {
-                pool,
-                row,
-                first_image,
-                images: images.min(pool.batch - first_image),
-            })
-        };
-        (0..pool.output()[0]).flat_map(of_row).collect()
-    }
-
-    fn most_images(pool: &PoolShape) -> usize {
-        let image = pool.window[0] * pool.input[1] * pool.channels;
-        (TASK / image).clamp(1, pool.batch)
-    }
-
-    /// Cuts a tensor's memory into the pieces of each task, one for each of its positions, of which
-    /// a band has `positions`; what is below the last row of windows goes with the last band.
-    fn pieces<'a, T>(
-        pool: &PoolShape,
-        positions: usize,
-        tensor: &'a mut [T],
-    ) -> Vec<Vec<&'a mut [T]>> {
-        let images = Self::most_images(pool);
-        let (down, across) = (pool.output()[0], pool.batch.div_ceil(images));
-        let mut pieces = Vec::new();
-        pieces.resize_with(down * across, Vec::new);
-        let planes = tensor.chunks_mut(pool.batch * pool.channels);
-        for (position, plane) in planes.enumerate() {
-            let first = (position / positions).min(down - 1) * across;
-            for (column, piece) in plane.chunks_mut(images * pool.channels).enumerate() {
-                pieces[first + column].push(piece);
-            }
-        }
-        pieces
-    }
-
-    /// The pieces of a tensor of the output's shape.
-    pub(super) fn pieces_of_output<'a, T>(
-        pool: &PoolShape,
-        tensor: &'a mut [T],
-    ) -> Vec<Vec<&'a mut [T]>> {
-        Self::pieces(pool, pool.output()[1], tensor)
-    }
-
-    /// The pieces of a tensor of the input's shape.
-    pub(super) fn pieces_of_input<'a, T>(
-        pool: &PoolShape,
-        tensor: &'a mut [T],
-    ) -> Vec<Vec<&'a mut [T]>> {
-        Self::pieces(pool, pool.window[0] * pool.input[1], tensor)
-    }
-
-    /// The first of its positions before pooling.
-    #[inline(always)]
-    fn first_position(&self) -> usize {
-        self.row * self.pool.window[0] * self.pool.input[1]
-    }
-
-    /// Elements of one of its positions.
-    #[inline(always)]
-    fn lanes(&self) -> usize {
-        self.images * self.pool.channels
-    }
-
-    /// Where the elements of a position, counted from the band's first, begin in the input.
-    #[inline(always)]
-    fn input(&self, position: usize) -> usize {
-        ((self.first_position() + position) * self.pool.batch + self.first_image)
-            * self.pool.channels
-    }
-
-    /// Where the elements of a window begin in the output.
-    #[inline(always)]
-    fn output(&self, window: usize) -> usize {
-        let position = self.row * self.pool.output()[1] + window;
-        (position * self.pool.batch + self.first_image) * self.pool.channels
-    }
-
-    /// The taps of the first window, with their positions counted from the band's first. Those of
-    /// other windows are whole windows' widths further on.
-    #[inline(always)]
-    fn taps(&self) -> Vec<(u8, usize)> {
-        let ([height, width], across) = (self.pool.window, self.pool.input[1]);
-        let tap = |tap: usize| (tap as u8, tap / width * across + tap % width);
-        (0..height * width).map(tap).collect()
-    }
-
-    /// The window that covers a position, and the position's tap in it.
-    #[inline(always)]
-    fn window_of(&self, position: usize) -> Option<(usize, u8)> {
-        let [height, width] = self.pool.window;
-        let (y, x) = (position / self.pool.input[1], position % self.pool.input[1]);
-        let covered = y < height && x / width < self.pool.output()[1];
-        covered.then(|| (x / width, (y * width + x % width) as u8))
-    }
+/// Writes the pooled y, and in `argmax` which element of its window each value is.
+pub(super) fn forward(
+    norm: &Normalization<f32>,
+    pool: &PoolShape,
+    u: &[f32],
+    y: &mut [f32],
+    argmax: &mut [u8],
+) {
+    let pieces = Band::pieces_of_output(pool, y)
+        .into_par_iter()
+        .by_task()
+        .zip(Band::pieces_of_output(pool, argmax));
+    let tasks = Band::tasks(*pool).into_par_iter().by_task().zip(pieces);
+    tasks.for_each(|(band, (y, argmax))| {
+        dispatch_to(norm.isa, Forward { norm, band, u, y, argmax });
+    });
 }
 
-/// y and, in each window, which value it is.
-pub(super) struct Forward<'a> {
-    pub(super) band: Band,
-    pub(super) coefficients: &'a Coefficients<f32>,
-    pub(super) noise: Option<&'a Noise>,
-    pub(super) floor: f32,
-    pub(super) u: &'a [f32],
-    pub(super) y: Vec<&'a mut [f32]>,
-    pub(super) tap: Vec<&'a mut [u8]>,
+/// The sums of the backward pass, by task, with `sigma * z` read off y.
+pub(super) fn gradient_sums<const RELU: bool>(
+    norm: &Normalization<f32>,
+    pool: &PoolShape,
+    inputs: PooledInputs,
+) -> Vec<Part<Sums>> {
+    let sums = |band| dispatch_to(norm.isa, GradientSums::<RELU> { norm, band, inputs });
+    Band::tasks(*pool).into_par_iter().by_task().map(sums).collect()
+}
+
+/// Writes du.
+pub(super) fn input_gradient<const RELU: bool>(
+    norm: &Normalization<f32>,
+    averages: &Averages<f32>,
+    pool: &PoolShape,
+    inputs: PooledInputs,
+    du: &mut [f32],
+) {
+    let pieces = Band::pieces_of_input(pool, du);
+    Band::tasks(*pool).into_par_iter().by_task().zip(pieces).for_each(|(band, du)| {
+        dispatch_to(norm.isa, InputGradient::<RELU> { norm, averages, band, inputs, du });
+    });
+}
+
+/// Writes y and argmax into one piece for each window of the band.
+struct Forward<'a> {
+    norm: &'a Normalization<'a, f32>,
+    band: Band,
+    u: &'a [f32],
+    y: Vec<&'a mut [f32]>,
+    argmax: Vec<&'a mut [u8]>,
 }
 
 impl Kernel for Forward<'_> {
@@ -148,141 +83,122 @@ impl Kernel for Forward<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self) {
-        let (band, pool) = (self.band, self.band.pool);
-        let positions = pool.window[0] * pool.input[1];
-        let longest = (TILE / positions).clamp(16, SWEEP);
+        let band = self.band;
+        let (channels, floor) = (&self.norm.channels, self.norm.floor());
+        let positions = band.positions();
+        let longest = longest_sweep(positions);
         let pitch = Planes::pitch(longest);
         let mut values = vec![0.0; positions * pitch];
-        let mut normals = values.clone();
+        let mut z = values.clone();
         let mut scratch = values.clone();
-        let taps = band.taps();
-        let period = self.coefficients.mean.len();
+        let window_elements = band.first_window();
+        let period = channels.len();
         let mut at = 0;
-        while at < band.lanes() {
+        while at < band.planes() {
             let column = at % period;
-            let length = (band.lanes() - at).min(period - column).min(longest);
-            if let Some(noise) = self.noise {
-                // It takes longer to make the normals than to fetch what they are added to.
+            let length = (band.planes() - at).min(period - column).min(longest);
+            if let Some(noise) = self.norm.noise() {
+                // Making the normals takes longer than to fetch what they are added to.
                 for position in 0..positions {
                     prefetch(&self.u[band.input(position) + at..][..length]);
                 }
-                let first_row = band.first_image * pool.channels + at;
-                fill::<S>(&band, noise, first_row, length, &mut scratch, &mut normals);
+                fill::<S>(&band, noise, at..at + length, &mut scratch, &mut z);
             }
             for position in 0..positions {
                 let place = position * pitch..position * pitch + length;
                 let u = &self.u[band.input(position) + at..][..length];
-                let (z, value) = (&normals[place.clone()], &mut values[place]);
-                forward_sweep::<f32, S>(self.coefficients, column, self.floor, u, z, value);
+                let (z, value) = (&z[place.clone()], &mut values[place]);
+                forward_row::<f32, S>(channels, column, floor, u, z, value);
             }
-            for (window, (y, tap)) in self.y.iter_mut().zip(&mut self.tap).enumerate() {
-                let first = window * pool.window[1];
-                let rows = taps
-                    .iter()
-                    .map(|&(tap, position)| (tap, &values[(first + position) * pitch..][..length]));
-                maxima(rows, &mut y[at..at + length], &mut tap[at..at + length]);
+            for (window, (y, argmax)) in self.y.iter_mut().zip(&mut self.argmax).enumerate() {
+                let start = band.window_start(window);
+                let rows = window_elements.iter().map(|&(number, position)| {
+                    (number, &values[(start + position) * pitch..][..length])
+                });
+                maxima(rows, &mut y[at..at + length], &mut argmax[at..at + length]);
             }
             at += length;
         }
     }
 }
 
-/// The normals of `rows` pairs (image, channel) at all positions of a band, `scratch.len() /
-/// positions` apart.
+/// The normals of some of the band's planes at all of its positions, `z.len() / positions` apart.
 #[inline(always)]
 fn fill<S: Simd>(
     band: &Band,
     noise: &Noise,
-    first_row: usize,
-    rows: usize,
+    planes: Range<usize>,
     scratch: &mut [f32],
-    normals: &mut [f32],
+    z: &mut [f32],
 ) {
-    let positions = band.pool.window[0] * band.pool.input[1];
-    let spatial = band.pool.input[0] * band.pool.input[1];
-    let pitch = normals.len() / positions;
-    let together = Planes::preferred_positions(spatial);
-    for (group, normals) in normals.chunks_mut(together * pitch).enumerate() {
+    let plane_len = band.image_positions();
+    let pitch = z.len() / band.positions();
+    let abreast = Planes::preferred_positions(plane_len);
+    for (group, z) in z.chunks_mut(abreast * pitch).enumerate() {
         let planes = Planes {
-            spatial,
-            first_row,
-            rows,
-            first_position: band.first_position() + group * together,
-            positions: normals.len() / pitch,
+            plane_len,
+            first_plane: band.first_plane() + planes.start,
+            planes: planes.len(),
+            first_position: band.first_position() + group * abreast,
+            positions: z.len() / pitch,
         };
-        planes.fill::<f32, S>(noise, pitch, scratch, normals);
+        planes.fill::<f32, S>(noise, pitch, scratch, z);
     }
 }
 
-/// What both backward passes read.
-#[derive(Clone, Copy)]
-pub(super) struct Pooled<'a> {
-    pub(super) band: Band,
-    pub(super) coefficients: &'a Coefficients<f32>,
-    pub(super) u: &'a [f32],
-    pub(super) y: &'a [f32],
-    pub(super) tap: &'a [u8],
-    pub(super) dy: &'a [f32],
+struct GradientSums<'a, const RELU: bool> {
+    norm: &'a Normalization<'a, f32>,
+    band: Band,
+    inputs: PooledInputs<'a>,
 }
 
-/// The sums of the backward pass, with sigma * z read off y.
-pub(super) struct Reduce<'a, const RELU: bool>(pub(super) Pooled<'a>);
-
-impl<const RELU: bool> Kernel for Reduce<'_, RELU> {
+impl<const RELU: bool> Kernel for GradientSums<'_, RELU> {
     type Output = Part<Sums>;
 
     #[inline(always)]
     fn run<S: Simd>(self) -> Part<Sums> {
-        let Pooled { band, .. } = self.0;
-        let channels = band.pool.channels;
-        let mut g = RowSums::<f32>::new(channels);
-        let mut g_xhat = RowSums::<f32>::new(channels);
-        let mut g_z = RowSums::<f32>::new(channels);
-        let sweep = g.values.len();
-        let taps = band.taps();
-        let mut largest = vec![0.0; sweep];
-        for window in 0..band.pool.output()[1] {
-            for at in (0..band.lanes()).step_by(sweep) {
-                let length = sweep.min(band.lanes() - at);
-                let place = band.output(window) + at..band.output(window) + at + length;
-                let tap = &self.0.tap[place.clone()];
-                let first = window * band.pool.window[1];
-                let rows = taps.iter().map(|&(number, position)| {
-                    (number, &self.0.u[band.input(first + position) + at..][..length])
+        let PooledInputs { inputs: Inputs { u, y, dy }, argmax } = self.inputs;
+        let band = self.band;
+        let mut sums = RowGradientSums::<f32>::new(self.norm.config.shape.channels);
+        let window_elements = band.first_window();
+        let mut largest = vec![0.0; sums.len()];
+        for window in 0..band.windows() {
+            for at in (0..band.planes()).step_by(largest.len()) {
+                let length = largest.len().min(band.planes() - at);
+                let first = band.output(window) + at;
+                let place = first..first + length;
+                let start = band.window_start(window);
+                let rows = window_elements.iter().map(|&(number, position)| {
+                    (number, &u[band.input(start + position) + at..][..length])
                 });
-                chosen(rows, tap, &mut largest[..length]);
-                add_sums::<f32, S, RELU, true>(
-                    self.0.coefficients,
-                    0,
-                    &largest[..length],
-                    &self.0.y[place.clone()],
-                    &self.0.dy[place],
-                    &largest[..length], // not read: the noise is in y
-                    &mut g.values[..length],
-                    &mut g_xhat.values[..length],
-                    &mut g_z.values[..length],
-                );
+                let largest = &mut largest[..length];
+                gather(rows, &argmax[place.clone()], largest);
+                let inputs = Inputs { u: largest, y: &y[place.clone()], dy: &dy[place] };
+                // The noise is read off y. No z is needed: any slice of the right length will do.
+                sums.add::<f32, S, RELU, true>(&self.norm.channels, 0, inputs, largest);
             }
         }
-        let sums = |c: usize| Sums { g: g.total(c), g_xhat: g_xhat.total(c), g_z: g_z.total(c) };
-        Part { first_channel: 0, channels: (0..channels).map(sums).collect() }
+        sums.into_part()
     }
 }
 
-/// du, from the averages of the sums, into one piece for each position of the band.
-pub(super) struct Apply<'a, const RELU: bool> {
-    pub(super) pooled: Pooled<'a>,
-    pub(super) averages: &'a Averages<f32>,
-    pub(super) du: Vec<&'a mut [f32]>,
+/// Writes du into one piece for each position of the band.
+struct InputGradient<'a, const RELU: bool> {
+    norm: &'a Normalization<'a, f32>,
+    averages: &'a Averages<f32>,
+    band: Band,
+    inputs: PooledInputs<'a>,
+    du: Vec<&'a mut [f32]>,
 }
 
-impl<const RELU: bool> Kernel for Apply<'_, RELU> {
+impl<const RELU: bool> Kernel for InputGradient<'_, RELU> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self) {
-        let Pooled { band, coefficients, u, y, tap, dy } = self.pooled;
-        let sweep = coefficients.mean.len();
+        let PooledInputs { inputs: Inputs { u, y, dy }, argmax } = self.inputs;
+        let (band, channels) = (self.band, &self.norm.channels);
+        let sweep = channels.len();
         let mut g = vec![0.0; sweep];
         for (position, du) in self.du.iter_mut().enumerate() {
             let covered = band.window_of(position);
@@ -294,23 +210,26 @@ impl<const RELU: bool> Kernel for Apply<'_, RELU> {
                         let first = band.output(window) + at;
                         let place = first..first + du.len();
                         let (y, dy) = (&y[place.clone()], &dy[place.clone()]);
-                        gradient_at::<RELU>(number, &tap[place], y, dy, g);
+                        gradient_at::<RELU>(number, &argmax[place], y, dy, g);
                     }
                     None => g.fill(0.0),
                 }
                 let u = &u[band.input(position) + at..][..du.len()];
-                apply_sweep::<f32, S, false>(coefficients, self.averages, u, g, g, du);
+                // `gradient_at` has applied the mask of ReLU.
+                let inputs = Inputs { u, y: g, dy: g };
+                input_gradient_row::<f32, S, false>(channels, self.averages, inputs, du);
             }
         }
     }
 }
 
-/// The gradient where the window's largest value is this tap and ReLU let it pass, zero elsewhere.
+/// The gradient where this element is the largest of its window and ReLU let it pass, zero
+/// elsewhere.
 #[inline(always)]
-fn gradient_at<const RELU: bool>(number: u8, tap: &[u8], y: &[f32], dy: &[f32], g: &mut [f32]) {
-    for (((g, &tap), &y), &dy) in g.iter_mut().zip(tap).zip(y).zip(dy) {
+fn gradient_at<const RELU: bool>(number: u8, argmax: &[u8], y: &[f32], dy: &[f32], g: &mut [f32]) {
+    for (((g, &argmax), &y), &dy) in g.iter_mut().zip(argmax).zip(y).zip(dy) {
         // `&&` would be a branch.
-        let passed = (tap == number) & !(RELU & (y <= 0.0));
+        let passed = (argmax == number) & !(RELU & (y <= 0.0));
         *g = if passed { dy } else { 0.0 };
     }
 }

@@ -1,39 +1,37 @@
-//! How the passes with noise walk through a tensor whose slowest dimension is the position.
+//! How the passes with noise walk through a tensor in HWNC; README.md draws it.
 //!
-//! Four consecutive positions of one image and channel share a Philox block, so a few positions are
-//! walked abreast: the block's four normals then serve four rows that are far apart in memory, and
-//! none is thrown away.
+//! Four consecutive positions of one plane share a Philox block. A few positions are therefore
+//! walked abreast: the four normals of a block then serve four rows that are far apart in memory,
+//! and none is thrown away.
 
-use super::super::Shape;
-use super::hwnc::{SWEEP, TASK, repeats};
+use super::rows::{TASK, longest_sweep, pieces, repeats};
 use crate::element::Real;
+use crate::layout::Shape;
 use crate::noise::{Noise, Planes};
 use crate::simd::Simd;
 
-/// Elements whose noise is made together, at most.
-const TILE: usize = 1 << 13;
-
-/// A task of the passes with noise: a range of positions by a range of images.
+/// A task: a range of positions by a range of images.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rectangle {
-    pub(super) shape: Shape,
-    pub(super) first_position: usize,
-    pub(super) positions: usize,
-    pub(super) first_image: usize,
-    pub(super) images: usize,
+    shape: Shape,
+    first_position: usize,
+    positions: usize,
+    first_image: usize,
+    images: usize,
 }
 
 impl Rectangle {
-    /// The rectangles that the tensor is cut into: positions outside, images inside.
+    /// The rectangles that the tensor is cut into: positions in the outer loop, images in the inner
+    /// one.
     pub(super) fn tasks(shape: Shape) -> Vec<Rectangle> {
         let (positions, images) = Self::size(shape);
         let mut tasks = Vec::new();
-        for first_position in (0..shape.spatial).step_by(positions) {
+        for first_position in (0..shape.positions).step_by(positions) {
             for first_image in (0..shape.batch).step_by(images) {
                 tasks.push(Self {
                     shape,
                     first_position,
-                    positions: positions.min(shape.spatial - first_position),
+                    positions: positions.min(shape.positions - first_position),
                     first_image,
                     images: images.min(shape.batch - first_image),
                 });
@@ -44,27 +42,19 @@ impl Rectangle {
 
     /// Positions and images of a full rectangle.
     fn size(shape: Shape) -> (usize, usize) {
-        let together = Planes::preferred_positions(shape.spatial);
-        let row = together * shape.channels;
-        let images = (TASK / row).clamp(1, shape.batch);
-        let groups = (TASK / (row * images)).max(1);
-        (together * groups, images)
+        let abreast = Planes::preferred_positions(shape.positions);
+        let elements = abreast * shape.channels;
+        let images = (TASK / elements).clamp(1, shape.batch);
+        let groups = (TASK / (elements * images)).max(1);
+        (abreast * groups, images)
     }
 
-    /// Cuts a tensor's memory into the pieces of each task, one for each of its positions.
+    /// Cuts the memory of a tensor into the pieces of each task.
     pub(super) fn pieces<E>(shape: Shape, tensor: &mut [E]) -> Vec<Vec<&mut [E]>> {
         let (positions, images) = Self::size(shape);
-        let across = shape.batch.div_ceil(images);
-        let mut pieces = Vec::new();
-        pieces.resize_with(shape.spatial.div_ceil(positions) * across, Vec::new);
-        let planes = tensor.chunks_mut(shape.batch * shape.channels);
-        for (position, plane) in planes.enumerate() {
-            let first = position / positions * across;
-            for (column, piece) in plane.chunks_mut(images * shape.channels).enumerate() {
-                pieces[first + column].push(piece);
-            }
-        }
-        pieces
+        let task_rows = shape.positions.div_ceil(positions);
+        let sizes = [shape.batch, shape.channels];
+        pieces(tensor, sizes, images, task_rows, |position| position / positions)
     }
 
     /// Where the elements of one of its positions begin in the tensor.
@@ -76,68 +66,66 @@ impl Rectangle {
     /// The sweeps of the rectangle, and the noise of each.
     #[inline(always)]
     pub(super) fn sweeps<'a, R: Real>(self, noise: Option<&'a Noise>) -> Sweeps<'a, R> {
-        // Without noise nothing is shared between positions, and memory is read front to back.
-        let together = match noise {
-            Some(_) => Planes::preferred_positions(self.shape.spatial),
+        // Without noise positions share nothing, and memory is read from front to back.
+        let abreast = match noise {
+            Some(_) => Planes::preferred_positions(self.shape.positions),
             None => 1,
         };
-        let longest = (TILE / together).clamp(16, SWEEP);
+        let longest = longest_sweep(abreast);
         let pitch = Planes::pitch(longest);
         Sweeps {
             rectangle: self,
             noise,
-            together,
+            abreast,
             longest,
             pitch,
             period: self.shape.channels * repeats(self.shape.channels),
             position: 0,
             at: 0,
-            normals: vec![R::ZERO; together * pitch],
-            scratch: vec![R::ZERO; together * pitch],
+            z: vec![R::ZERO; abreast * pitch],
+            scratch: vec![R::ZERO; abreast * pitch],
         }
     }
 }
 
-/// A walk through a rectangle: a group of positions, then along their rows.
+/// A walk through a rectangle: along the rows of the first few positions, then of the next few.
 pub(super) struct Sweeps<'a, R> {
     rectangle: Rectangle,
     noise: Option<&'a Noise>,
-    together: usize,
+    abreast: usize,
     longest: usize,
-    pub(super) pitch: usize,
+    pitch: usize,
     period: usize,
     position: usize,
     at: usize,
-    pub(super) normals: Vec<R>,
+    z: Vec<R>,
     scratch: Vec<R>,
 }
 
-/// The same stretch of the rows of a few positions.
+/// The same columns of a few positions.
 #[derive(Clone, Copy)]
 pub(super) struct Sweep {
     /// The first position, within the rectangle, and how many.
     pub(super) position: usize,
     pub(super) positions: usize,
-    /// The first element of the stretch, within the rectangle's elements of a position, and how
-    /// many.
+    /// The first element, within what the rectangle has of a position, and how many.
     pub(super) at: usize,
     pub(super) length: usize,
-    /// Where the stretch begins in the repeated constants.
+    /// Where the first element is in the repeated constants.
     pub(super) column: usize,
 }
 
 impl<R: Real> Sweeps<'_, R> {
-    /// The next sweep; its normals are then in `normals`, `pitch` apart for each position. Without
-    /// noise they are zero.
+    /// The next sweep, whose normals can then be read by [`z`](Sweeps::z).
     ///
-    /// `coming` is told of the sweep before its normals are made, which takes longer than to fetch
-    /// its operands.
+    /// `coming` is told of the sweep before its normals are made. Making them takes longer than to
+    /// fetch the operands of the sweep, so this is the time to prefetch those.
     #[inline(always)]
     pub(super) fn next<S: Simd>(&mut self, coming: impl FnOnce(&Sweep)) -> Option<Sweep> {
         let Rectangle { shape, first_position, positions, first_image, images } = self.rectangle;
         if self.at == images * shape.channels {
             self.at = 0;
-            self.position += self.together;
+            self.position += self.abreast;
         }
         if self.position >= positions {
             return None;
@@ -145,7 +133,7 @@ impl<R: Real> Sweeps<'_, R> {
         let column = self.at % self.period;
         let sweep = Sweep {
             position: self.position,
-            positions: self.together.min(positions - self.position),
+            positions: self.abreast.min(positions - self.position),
             at: self.at,
             length: (images * shape.channels - self.at).min(self.period - column).min(self.longest),
             column,
@@ -153,15 +141,22 @@ impl<R: Real> Sweeps<'_, R> {
         if let Some(noise) = self.noise {
             coming(&sweep);
             let planes = Planes {
-                spatial: shape.spatial,
-                first_row: first_image * shape.channels + sweep.at,
-                rows: sweep.length,
+                plane_len: shape.positions,
+                first_plane: first_image * shape.channels + sweep.at,
+                planes: sweep.length,
                 first_position: first_position + sweep.position,
                 positions: sweep.positions,
             };
-            planes.fill::<R, S>(noise, self.pitch, &mut self.scratch, &mut self.normals);
+            planes.fill::<R, S>(noise, self.pitch, &mut self.scratch, &mut self.z);
         }
         self.at += sweep.length;
         Some(sweep)
+    }
+
+    /// The normals of one position of the sweep that [`next`](Sweeps::next) returned last; zeros
+    /// without noise.
+    #[inline(always)]
+    pub(super) fn z(&self, sweep: &Sweep, position: usize) -> &[R] {
+        &self.z[position * self.pitch..][..sweep.length]
     }
 }

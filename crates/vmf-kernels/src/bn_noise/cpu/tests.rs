@@ -1,8 +1,8 @@
-//! Every pass, layout, type and instruction set against the equations written down one element at a
-//! time.
+//! Compares every pass, layout, number type and instruction set with the equations, evaluated one
+//! element at a time.
 
 use super::*;
-use crate::bn_noise::Layout::{Hwnc, Nchw};
+use crate::layout::Layout::{Hwnc, Nchw};
 use crate::noise::{Noise, NoiseKey, fill_normals, normal};
 use half::{bf16, f16};
 
@@ -14,7 +14,7 @@ struct Reference {
     statistics: Statistics,
 }
 
-/// One problem in the logical order (n, c, s); `given` replaces the batch statistics in evaluation.
+/// One problem in the logical order (n, c, p). `given` replaces the batch statistics in evaluation.
 struct Problem<'a> {
     config: Config,
     noise: Option<NoiseTerm<'a, f64>>,
@@ -25,7 +25,7 @@ struct Problem<'a> {
 
 impl Problem<'_> {
     fn channel(&self, i: usize) -> usize {
-        i / self.config.shape.spatial % self.config.shape.channels
+        i / self.config.shape.positions % self.config.shape.channels
     }
 
     fn batch_statistics(&self) -> Statistics {
@@ -42,8 +42,8 @@ impl Problem<'_> {
         Statistics { mean, var }
     }
 
-    /// `y` decides the ReLU mask where it is given: at a rounding of zero two implementations may
-    /// differ.
+    /// If `y_for_mask` is given, it decides where ReLU passes: two implementations may differ where
+    /// a value is zero up to rounding.
     fn solve(&self, y_for_mask: Option<&[f64]>) -> Reference {
         let Config { shape, eps, relu } = self.config;
         let statistics = self.given.cloned().unwrap_or_else(|| self.batch_statistics());
@@ -92,7 +92,7 @@ impl Problem<'_> {
     }
 }
 
-/// Uniform numbers of roughly unit size: anything without structure will do.
+/// Normals, as numbers of unit size without structure.
 fn values(stream: u32, count: usize) -> Vec<f64> {
     let noise = Noise::new(NoiseKey { seed: 99, stream, ..NoiseKey::default() });
     let mut values = vec![0.0; count];
@@ -113,8 +113,8 @@ fn load<E: Element>(shape: Shape, stored: &[E]) -> Vec<f64> {
 }
 
 fn offset(shape: Shape, logical: usize) -> usize {
-    let (row, s) = (logical / shape.spatial, logical % shape.spatial);
-    shape.offset(row / shape.channels, row % shape.channels, s)
+    let (plane, position) = (logical / shape.positions, logical % shape.positions);
+    shape.offset(plane / shape.channels, plane % shape.channels, position)
 }
 
 fn assert_close(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
@@ -144,7 +144,7 @@ fn check_with<E: Element>(
     let what = format!("{isa:?} {} {config:?} {noise:?}", std::any::type_name::<E>());
     let stored_u: Vec<E> = store(shape, &values(1, count));
     let stored_dy: Vec<E> = store(shape, &values(2, count));
-    // What was stored is the problem: rounding the inputs is not the kernel's error.
+    // The stored values are the problem: rounding them for storage is not an error of the kernel.
     let (u, dy) = (load(shape, &stored_u), load(shape, &stored_dy));
     let groups = noise.map_or(0, |(_, groups)| groups);
     let sigma: Vec<E::Real> =
@@ -170,18 +170,21 @@ fn check_with<E: Element>(
     let mut du = vec![E::default(); count];
     for given in [None, Some(&statistics)] {
         let problem = Problem { given, ..problem };
-        forward(isa, &config, term, &statistics, &stored_u, &mut y);
+        let normalization = Normalization::new(isa, &config, term, &statistics);
+        normalization.forward(&stored_u, &mut y);
         let got_y = load(shape, &y);
         let expected = problem.solve(Some(&got_y));
         assert_close(&format!("y {what}"), &got_y, &expected.y, tolerance);
 
-        let saved = Saved { u: &stored_u[..], y: &y[..], statistics: &statistics };
-        let backward = if given.is_some() { backward_eval } else { backward };
-        let dsigma = backward(isa, &config, term, saved, &stored_dy, &mut du);
+        let inputs = Inputs { u: &stored_u[..], y: &y, dy: &stored_dy };
+        let dsigma = match given {
+            Some(_) => normalization.backward_eval(inputs, &mut du),
+            None => normalization.backward_train(inputs, &mut du),
+        };
         let du = load(shape, &du);
         assert_close(&format!("du {what}"), &du, &expected.du, tolerance);
         let dsigma: Vec<f64> = dsigma.iter().map(|d| d.to_f64()).collect();
-        // A sum of `count` terms; its own rounding is relative to its root mean square.
+        // A sum of `count` terms, whose rounding is relative to its root mean square.
         let tolerance = tolerance.min(1e-5) * (count as f64).sqrt();
         assert_close(&format!("dsigma {what}"), &dsigma, &expected.dsigma, tolerance);
     }
@@ -190,7 +193,7 @@ fn check_with<E: Element>(
 const KEY: NoiseKey =
     NoiseKey { seed: 0x1234_5678_9abc_def0, stream: 5, step: 17, sample: u32::MAX };
 
-/// (N, C, S): odd sizes, single images, positions and channels, C not a multiple of any vector,
+/// (N, C, P): odd sizes, single images, positions and channels, C that is no multiple of a vector,
 /// rows longer than a sweep, planes longer than a tile, tensors longer than a task.
 const SHAPES: [(usize, usize, usize); 16] = [
     (1, 1, 1),
@@ -214,8 +217,8 @@ const SHAPES: [(usize, usize, usize); 16] = [
 fn configs(most_elements: usize) -> impl Iterator<Item = Config> {
     SHAPES
         .into_iter()
-        .filter(move |(n, c, s)| n * c * s <= most_elements)
-        .flat_map(|(n, c, s)| [Shape::nchw(n, c, s), Shape::hwnc(n, c, s)])
+        .filter(move |(n, c, p)| n * c * p <= most_elements)
+        .flat_map(|(n, c, p)| [Shape::nchw(n, c, p), Shape::hwnc(n, c, p)])
         .flat_map(|shape| [false, true].map(|relu| Config::new(shape).relu(relu)))
 }
 
@@ -224,7 +227,7 @@ fn check_all<E: Element>(most_elements: usize, tolerance: f64) {
         for config in configs(most_elements) {
             let whole = Noise::new(KEY);
             let shape = config.shape;
-            let folded = Noise::folded(KEY, (shape.channels * shape.spatial) as u64);
+            let folded = Noise::folded(KEY, (shape.channels * shape.positions) as u64);
             check::<E>(isa, config, None, tolerance);
             check::<E>(isa, config, Some((whole, 1)), tolerance);
             check::<E>(isa, config, Some((folded, shape.channels)), tolerance);
@@ -261,10 +264,10 @@ fn groups_of_channels_have_their_own_scale() {
     }
 }
 
-/// With ReLU the backward pass reads large noise off y and makes small noise again; a negative
-/// scale is as good.
+/// With ReLU the backward pass reads large noise off y and makes small noise again. A negative
+/// scale works as well.
 #[test]
-fn noise_of_any_size_is_found_again() {
+fn the_backward_pass_recovers_noise_of_any_size() {
     for isa in Isa::available() {
         for shape in [Shape::nchw(8, 6, 40), Shape::hwnc(8, 6, 40)] {
             for scale in [-20.0, -1.0, 0.0, 1e-3, 1e-2, 0.1] {
@@ -279,8 +282,8 @@ fn noise_of_any_size_is_found_again() {
 
 #[test]
 fn samples_may_end_anywhere() {
-    // 4 * 6 * 20 = 480 elements: samples of whole images, of part of an image, of part of a row, of
-    // single elements.
+    // 4 * 6 * 20 = 480 elements: samples of whole images, of part of an image, of part of a plane,
+    // of single elements.
     for isa in Isa::available() {
         for shape in [Shape::nchw(4, 6, 20), Shape::hwnc(4, 6, 20)] {
             for per_sample in [480, 240, 120, 60, 40, 30, 8, 3, 1] {
@@ -291,7 +294,7 @@ fn samples_may_end_anywhere() {
     }
 }
 
-/// Mean 10^4 and deviation 10^-2 in f32, where one unit in the last place is 10^-3.
+/// With mean 10^4 and deviation 10^-2 in f32, one unit in the last place is 10^-3.
 #[test]
 fn a_channel_far_from_zero_is_normalized_right() {
     for isa in Isa::available() {
@@ -300,7 +303,7 @@ fn a_channel_far_from_zero_is_normalized_right() {
             let logical: Vec<f64> = values(4, shape.elements())
                 .iter()
                 .enumerate()
-                .map(|(i, value)| centers[i / shape.spatial % 3] + 1e-2 * value)
+                .map(|(i, value)| centers[i / shape.positions % 3] + 1e-2 * value)
                 .collect();
             let u: Vec<f32> = store(shape, &logical);
             let rounded = load(shape, &u);
@@ -315,7 +318,7 @@ fn a_channel_far_from_zero_is_normalized_right() {
                 assert!(var.abs() < 1e-5, "{shape:?} var of channel {c} is off by {var}");
             }
             let mut y = vec![0f32; u.len()];
-            forward(isa, &config, None, &statistics, &u, &mut y);
+            Normalization::new(isa, &config, None, &statistics).forward(&u, &mut y);
             assert_close("far", &load(shape, &y), &expected.y, 1e-5);
         }
     }

@@ -1,4 +1,4 @@
-//! What kernels are given: the Rust side of the structs in noise.cuh and reduction.cuh.
+//! The arguments of kernels: the Rust side of the structs in noise.cuh and reduction.cuh.
 
 use crate::noise::Noise;
 
@@ -18,7 +18,7 @@ pub struct NoiseArguments {
     pub step: u32,
     /// The first sample.
     pub sample: u32,
-    /// 0 where there is no noise.
+    /// 0 without noise.
     pub enabled: u32,
 }
 
@@ -47,23 +47,23 @@ pub struct Problem {
     pub batch: u32,
     /// Channels.
     pub channels: u32,
-    /// Positions.
-    pub space: u32,
+    /// Positions of an image.
+    pub positions: u32,
     /// Consecutive channels that share one sigma.
     pub channels_per_group: u32,
-    /// 1 where ReLU follows.
+    /// 1 if ReLU follows.
     pub relu: u32,
-    /// 1 where the statistics are those of this batch, 0 where they are given.
+    /// 1 if the statistics are those of this batch, 0 if they are given.
     pub batch_statistics: u32,
-    /// Added to the variance.
-    pub epsilon: f32,
+    /// Added to the variance under the root.
+    pub eps: f32,
 }
 
 /// `struct Tiling` of reduction.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tiling {
-    /// Rows of a part, or units where a tile is one channel.
+    /// Length of a part: vectors if a tile is one channel, else rows (the tile in one image).
     pub part_length: u64,
     /// Channels of a tile.
     pub channels_per_tile: u32,
@@ -86,7 +86,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// The address of the argument's value, as the driver wants it.
+    /// The address of the argument's value, which is what the driver takes.
     pub fn as_ptr(&self) -> *const std::ffi::c_void {
         match self {
             Argument::Pointer(value) => std::ptr::from_ref(value).cast(),

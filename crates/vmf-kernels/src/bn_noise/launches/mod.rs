@@ -1,8 +1,8 @@
 //! Which CUDA kernels a pass launches, with which grid and which arguments.
 //!
-//! A pass is a short list of [`Launch`]es, and computing the list needs no device: device pointers
-//! are plain numbers. The launcher (feature `cuda`) hands the list to the driver; the tests hand
-//! the same list to machines that execute the kernels on the CPU, so what is tested there is what a
+//! A pass is a short list of [`Launch`]es. Computing the list needs no device, since device
+//! pointers are plain numbers. The launcher (feature `cuda`) passes the list to the driver. The
+//! tests pass the same list to machines that execute the kernels on the CPU, so they test what a
 //! GPU is given.
 
 mod arguments;
@@ -16,13 +16,13 @@ pub const BLOCK: u32 = 256;
 
 /// Floats per channel in a buffer of statistics: mean, biased variance, rstd, and what rounding
 /// took from the mean.
-pub const STATISTICS: usize = 4;
+pub const STATISTICS_PER_CHANNEL: usize = 4;
 
 /// Floats per channel in a buffer of gradient sums: the means of g and of g * xhat, and the sum of
-/// g * eps.
-pub const SUMS: usize = 3;
+/// g * z.
+pub const SUMS_PER_CHANNEL: usize = 3;
 
-/// How elements are kept in device memory. Arithmetic is always in `f32`.
+/// How elements are stored in device memory. Arithmetic is always in `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Storage {
     /// `f32`.
@@ -42,7 +42,7 @@ impl Storage {
         }
     }
 
-    /// The name in the kernels' names.
+    /// The part of a kernel's name that stands for it.
     pub fn name(self) -> &'static str {
         match self {
             Storage::F32 => "f32",

@@ -2,44 +2,46 @@
 
 use super::{Argument, BLOCK, Launch, NoiseArguments, Problem, Storage, Tiling, kernel_name};
 use crate::Error;
-use crate::bn_noise::{Config, Layout};
+use crate::bn_noise::Config;
+use crate::layout::Layout;
 use crate::noise::{MAX_ELEMENTS, Noise};
 
-/// The kernels count channels, images and positions in 32 bits, and keep up to four numbers for
-/// each channel.
+/// The kernels count channels, images and positions in 32 bits, and index up to four numbers per
+/// channel.
 const MAX_DIMENSION: u32 = 1 << 29;
 
-/// Blocks that the grid aims at for each multiprocessor: 2048 threads, as many as any keeps
-/// resident.
+/// Blocks that the grid aims at for each multiprocessor: 2048 threads, the most that any
+/// multiprocessor keeps resident.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// Units below which a thread of a reduction has too little to do to be worth its block's merge.
-const UNITS_PER_THREAD: u64 = 4;
+/// The fewest vectors that a thread of a reduction should sum. With fewer, merging the block costs
+/// more than the sums.
+const VECTORS_PER_THREAD: u64 = 4;
 
-/// Addresses in device memory. A pass reads those its documentation names.
+/// Addresses in device memory. A pass uses those that its documentation names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pointers {
     /// The input of the forward pass.
     pub u: u64,
     /// Its output.
     pub y: u64,
-    /// The gradient of y.
+    /// The gradient with respect to y.
     pub dy: u64,
-    /// The gradient of u.
+    /// The gradient with respect to u.
     pub du: u64,
     /// One scale for each group of channels, `f32`; not read without noise.
     pub sigma: u64,
-    /// The gradient of sigma.
+    /// The gradient with respect to sigma.
     pub dsigma: u64,
-    /// Given mean of each channel, `f32`.
+    /// The given mean of each channel, `f32`.
     pub mean: u64,
-    /// Given variance of each channel, `f32`.
+    /// The given variance of each channel, `f32`.
     pub variance: u64,
-    /// [`STATISTICS`](super::STATISTICS) floats per channel.
+    /// [`STATISTICS_PER_CHANNEL`](super::STATISTICS_PER_CHANNEL) floats per channel.
     pub statistics: u64,
-    /// [`SUMS`](super::SUMS) floats per channel.
+    /// [`SUMS_PER_CHANNEL`](super::SUMS_PER_CHANNEL) floats per channel.
     pub sums: u64,
-    /// [`Plan::partials`] floats; not touched where that is 0.
+    /// [`Plan::partials`] floats; not used if that is 0.
     pub partials: u64,
 }
 
@@ -56,12 +58,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans the passes over a tensor of `config`'s shape on a device with so many multiprocessors.
+    /// Plans the passes over a tensor of `config`'s shape on a device with this many
+    /// multiprocessors.
     ///
     /// `noise` is the noise and the number of scales. `aligned` says whether every tensor starts at
-    /// a multiple of four elements; without it, or where a channel's space is not a multiple of
-    /// 4, threads load single elements and each regenerates the Philox block that it shares
-    /// with its three neighbours.
+    /// a multiple of four elements. If not, or if the positions are not a multiple of four, threads
+    /// load single elements, and each makes the Philox block that it shares with its three
+    /// neighbours.
     pub fn new(
         config: &Config,
         noise: Option<(&Noise, usize)>,
@@ -70,7 +73,7 @@ impl Plan {
         multiprocessors: u32,
     ) -> Result<Self, Error> {
         let shape = config.shape;
-        if shape.layout != Layout::Nchw && shape.spatial != 1 {
+        if shape.layout != Layout::Nchw && shape.positions != 1 {
             return Err(Error::Value {
                 name: "layout",
                 value: format!("{:?}", shape.layout),
@@ -99,7 +102,7 @@ impl Plan {
         let channels_per_group = match shape.channels.checked_rem(groups) {
             Some(0) => channels / groups as u32,
             _ => {
-                return Err(Error::Groups { groups, channels: shape.channels });
+                return Err(Error::SigmaGroups { groups, channels: shape.channels });
             }
         };
         let noise =
@@ -108,14 +111,14 @@ impl Plan {
             noise,
             batch: dimension("batch", shape.batch)?,
             channels,
-            space: dimension("spatial", shape.spatial)?,
+            positions: dimension("positions", shape.positions)?,
             channels_per_group,
             relu: config.relu.into(),
             batch_statistics: 0,
-            epsilon: config.eps as f32,
+            eps: config.eps as f32,
         };
         let by_four = aligned
-            && problem.space.is_multiple_of(4)
+            && problem.positions.is_multiple_of(4)
             && noise.elements_per_sample.is_multiple_of(4);
         let width = if by_four { 4 } else { 1 };
         Ok(Self {
@@ -128,7 +131,7 @@ impl Plan {
         })
     }
 
-    /// Floats of scratch memory that the reductions need; 0 where no channel is cut into parts.
+    /// Floats of scratch memory that the reductions need; 0 if no channel is cut into parts.
     pub fn partials(&self) -> usize {
         match self.tiling.parts {
             1 => 0,
@@ -141,7 +144,7 @@ impl Plan {
         self.tiling
     }
 
-    /// Statistics of the batch, then y: reads u and sigma, writes statistics and y.
+    /// Computes the statistics of the batch, then y: reads u and sigma, writes statistics and y.
     pub fn forward_train(&self, at: &Pointers) -> Vec<Launch> {
         let problem = self.with_statistics(true);
         let mut launches =
@@ -154,7 +157,8 @@ impl Plan {
         launches
     }
 
-    /// y from given statistics: reads u, sigma, mean and variance, writes statistics and y.
+    /// Computes y from given statistics: reads u, sigma, mean and variance, writes statistics and
+    /// y.
     pub fn forward_eval(&self, at: &Pointers) -> Vec<Launch> {
         let problem = self.with_statistics(false);
         vec![
@@ -169,7 +173,7 @@ impl Plan {
 
     /// The gradient of [`Self::forward_train`]: reads u, dy, sigma and statistics, writes sums,
     /// dsigma and du.
-    pub fn backward(&self, at: &Pointers) -> Vec<Launch> {
+    pub fn backward_train(&self, at: &Pointers) -> Vec<Launch> {
         let problem = self.with_statistics(true);
         let mut launches = self.gradient_sums(at, &problem);
         launches.push(self.elementwise_backward(at, &problem));
@@ -243,11 +247,11 @@ impl Plan {
 
     fn elementwise(&self, kernel: &str, pointers: &[u64], problem: &Problem) -> Launch {
         let planes = u64::from(problem.batch) * u64::from(problem.channels);
-        let units = planes * u64::from(problem.space / self.width);
+        let vectors = planes * u64::from(problem.positions / self.width);
         let resident = u64::from(self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR);
         Launch {
             kernel: self.name(kernel),
-            grid: units.div_ceil(u64::from(BLOCK)).min(resident) as u32,
+            grid: vectors.div_ceil(u64::from(BLOCK)).min(resident) as u32,
             arguments: arguments(pointers, problem, None),
         }
     }
@@ -259,17 +263,17 @@ fn arguments(pointers: &[u64], problem: &Problem, tiling: Option<&Tiling>) -> Ve
     pointers.chain([Argument::Problem(*problem)]).chain(tiling).collect()
 }
 
-/// Enough channels in a tile for a warp to read consecutive addresses, enough parts to fill the
-/// device.
+/// Takes enough channels into a tile for a warp to read consecutive addresses, and enough parts to
+/// fill the device.
 fn tiling(problem: &Problem, width: u32, multiprocessors: u32) -> Tiling {
-    let columns = problem.space / width;
+    let columns = problem.positions / width;
     let channels_per_tile = (32 / columns).clamp(1, problem.channels);
     let tiles = problem.channels.div_ceil(channels_per_tile);
     let batch = u64::from(problem.batch);
-    let units = batch * u64::from(channels_per_tile * columns);
-    let useful = units.div_ceil(u64::from(BLOCK) * UNITS_PER_THREAD);
+    let vectors = batch * u64::from(channels_per_tile * columns);
+    let useful = vectors.div_ceil(u64::from(BLOCK) * VECTORS_PER_THREAD);
     let filling = u64::from((multiprocessors * BLOCKS_PER_MULTIPROCESSOR).div_ceil(tiles));
-    let divisible = if channels_per_tile == 1 { units } else { batch };
+    let divisible = if channels_per_tile == 1 { vectors } else { batch };
     let part_length = divisible.div_ceil(useful.min(filling).clamp(1, divisible));
     Tiling { part_length, channels_per_tile, parts: divisible.div_ceil(part_length) as u32 }
 }

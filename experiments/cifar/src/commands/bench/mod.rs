@@ -18,9 +18,8 @@ use machine::Clock;
 use serde::Serialize;
 use std::fmt;
 use stock::StockVgg;
-use vmf_candle::{
-    Adam, AdamConfig, Elbo, Forward, Pass, Posterior, backward, cross_entropy, seeded,
-};
+use vmf_candle::train::backward;
+use vmf_candle::{Adam, AdamConfig, Elbo, Forward, Pass, Posterior, cross_entropy, seeded};
 use vmf_kernels::simd::Isa;
 
 /// Largest number of steps of each kind.

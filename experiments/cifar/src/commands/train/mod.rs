@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
-use vmf_candle::{Collapse, Thresholds};
+use vmf_candle::posterior::{Collapse, Thresholds};
 
 pub use show::duration;
 

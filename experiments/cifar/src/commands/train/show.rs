@@ -56,7 +56,7 @@ pub fn duration(time: Duration) -> String {
 
 /// The progress bar of an epoch.
 pub(super) struct EpochBar {
-    bar: lab::Progress,
+    bar: lab::ProgressBar,
     start: Instant,
     first: usize,
     is_noisy: bool,
@@ -65,7 +65,7 @@ pub(super) struct EpochBar {
 impl EpochBar {
     pub(super) fn new(trainer: &Trainer, settings: &Settings) -> Self {
         let task = format!("epoch {}/{}", trainer.epoch() + 1, settings.epochs);
-        let bar = lab::Progress::new(task, trainer.steps_per_epoch() as u64);
+        let bar = lab::ProgressBar::new(task, trainer.steps_per_epoch() as u64);
         bar.advance(trainer.step_in_epoch() as u64);
         Self {
             bar,

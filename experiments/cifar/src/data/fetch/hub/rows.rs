@@ -65,7 +65,7 @@ fn read(file: File, expected: usize) -> std::result::Result<Vec<u8>, Reason> {
         return Err(format!("it has {rows} rows, not {expected}"));
     }
 
-    let bar = lab::Progress::new("decoding", expected as u64);
+    let bar = lab::ProgressBar::new("decoding", expected as u64);
     let mut records = Vec::with_capacity(expected * RECORD);
     for number in 0..reader.num_row_groups() {
         let group = reader.get_row_group(number).map_err(unreadable)?;

@@ -1,0 +1,198 @@
+//! The variational unit as a layer: it owns weight, normalization, sigma and noise stream. Linear
+//! and convolutional layers are this unit with inputs of different shapes.
+//!
+//! ```text
+//! y = pool(act(gain * (normalize(w~ * x) + sigma_eff * z) + shift + skip)),
+//! w~ = w / |w|,   z ~ N(0, 1)
+//! ```
+
+use super::config::{Activation, VmfConfig};
+use super::norm::{NormStats, norm_builder};
+use super::weight::Weight;
+use crate::error::{Error, check_shape};
+use crate::ops::{self, Images};
+use crate::pass::Pass;
+use crate::posterior::{LayerSpec, Posterior, Sigma};
+use candle_core::{Result, Tensor};
+use candle_nn::VarBuilder;
+use vmf_kernels::conv::{Conv2d, ConvShape};
+use vmf_kernels::unit as kernel;
+
+/// The units of one layer.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    pub(super) name: String,
+    pub(super) weight: Weight,
+    pub(super) norm: NormStats,
+    pub(super) sigma: Sigma,
+    stream: u32,
+    config: VmfConfig,
+}
+
+impl Unit {
+    /// Units with a weight of this shape, (M, D) or (M, C / groups, k, k), at the builder's path.
+    /// Registers them with the posterior.
+    pub(super) fn new(
+        shape: &[usize],
+        config: VmfConfig,
+        posterior: &Posterior,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        config.check()?;
+        let weight = Weight::new(shape, config.constraint, vb)?;
+        let sigma = match &config.shared {
+            Some(sigma) => sigma.clone(),
+            None => Sigma::new(config.sigma.clone(), vb.clone())?,
+        };
+        let norm_vb = norm_builder(vb, config.norm_at.as_deref())?;
+        let norm = NormStats::new(shape[0], config.momentum, config.affine, &norm_vb)?;
+        let name = vb.prefix();
+        let stream = posterior.register(LayerSpec {
+            name: name.clone(),
+            dim: shape[1..].iter().product(),
+            units: shape[0],
+            sigma: sigma.clone(),
+            sphere_weight: weight.sphere(),
+        })?;
+        Ok(Self { name, weight, norm, sigma, stream, config })
+    }
+
+    /// The units' output for these images: with a skip connection added before the activation, and
+    /// maximum pooling behind it over square windows of this side.
+    pub(super) fn forward(
+        &self,
+        xs: &Images,
+        skip: Option<&Images>,
+        pool: Option<usize>,
+        pass: &Pass,
+    ) -> Result<Images> {
+        let conv = self.conv(xs)?;
+        if let Some((samples, weight)) = pass.measurement() {
+            self.measure(conv, xs, skip, samples, weight)?;
+        }
+        let relu = self.config.activation == Activation::Relu;
+        // The node has no gain, shift and skip connection. They come before the activation, so where
+        // they exist activation and pooling follow the node too.
+        let affine = self.norm.affine();
+        let fused = affine.is_none() && skip.is_none();
+        let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu && fused);
+        if let (Some(window), true) = (pool, fused) {
+            unit = unit.max_pool(window).map_err(Error::from)?;
+        }
+        let ConvShape { batch, out_channels, .. } = *conv.shape();
+        let [height, width] = conv.shape().output();
+        let noise = pass.noise(self.stream, &[batch, out_channels, height, width])?;
+        let op = ops::Unit { kernel: unit, noise };
+
+        let (w, sigma, source) = (self.weight.effective()?, self.sigma.sigma()?, pass.statistics());
+        if pass.is_expected() && fused {
+            let statistics = self.norm.running();
+            return op.forward_expected(&self.deviation()?, &statistics, xs, &w);
+        }
+        let mut ys = match self.norm.running_for(source) {
+            Some(statistics) => op.forward_eval(&statistics, xs, &w, &sigma)?,
+            None => {
+                let (ys, batch) = op.forward_train(xs, &w, &sigma)?;
+                self.norm.update(source, &batch, unit.norm().shape.elements_per_channel())?;
+                ys
+            }
+        };
+        if fused {
+            return Ok(ys);
+        }
+        if let Some((gain, shift)) = affine {
+            ys = ys.scale_and_shift(gain, shift)?;
+        }
+        if let Some(skip) = skip {
+            ys = ys.add(skip)?;
+        }
+        match (pass.is_expected(), pool) {
+            (true, Some(window)) => ys.expected_max_pool(&self.deviation()?, window, relu),
+            (true, None) if relu => ys.expected_relu(&self.deviation()?),
+            (true, None) => Ok(ys),
+            (false, _) => {
+                let ys = if relu { ys.map(|ys| ys.relu())? } else { ys };
+                pool.map_or(Ok(ys.clone()), |window| ys.max_pool(window))
+            }
+        }
+    }
+
+    /// The standard deviation in front of the activation, one value per channel: what the unit
+    /// inherits, and its own noise,
+    /// ```text
+    /// s = sqrt(inherited_var + (gain sigma)^2)
+    /// ```
+    fn deviation(&self) -> Result<Tensor> {
+        let inherited = self.norm.inherited_var();
+        let (groups, units) = (self.sigma.config().groups, inherited.elem_count());
+        let sigma = self.sigma.sigma()?.reshape((groups, 1))?;
+        let sigma = sigma.broadcast_as((groups, units / groups))?.flatten_all()?;
+        let sigma = sigma.to_dtype(inherited.dtype())?;
+        let own = match self.norm.affine() {
+            Some((gain, _)) => (sigma * gain.to_dtype(inherited.dtype())?)?,
+            None => sigma,
+        };
+        (inherited + own.sqr()?)?.sqrt()
+    }
+
+    /// Records how much the value in front of this unit's noise varies across the samples that are
+    /// folded into the batch.
+    fn measure(
+        &self,
+        conv: Conv2d,
+        xs: &Images,
+        skip: Option<&Images>,
+        samples: usize,
+        weight: f64,
+    ) -> Result<()> {
+        let kernel = kernel::Unit::new(conv).eps(self.config.eps).relu(false);
+        let (w, sigma) = (self.weight.effective()?.detach(), self.sigma.sigma()?.detach());
+        let op = ops::Unit { kernel, noise: None };
+        let mut ys = op.forward_eval(&self.norm.running(), xs, &w, &sigma)?;
+        if let Some((gain, shift)) = self.norm.affine() {
+            ys = ys.scale_and_shift(gain, shift)?;
+        }
+        if let Some(skip) = skip {
+            ys = ys.add(skip)?;
+        }
+        self.norm.record_inherited(&ys.variance_across(samples)?, weight)
+    }
+
+    /// The convolution for these images. A linear layer is one of images of a single pixel.
+    fn conv(&self, xs: &Images) -> Result<Conv2d> {
+        let (weight, dims, what) = (self.weight.raw(), xs.dims(), format!("layer {:?}", self.name));
+        let VmfConfig { padding, stride, dilation, groups, .. } = self.config;
+        let (out_channels, in_channels) = (weight.dim(0)?, weight.dim(1)? * groups);
+        let (batch, input, kernel) = match (&*dims, weight.dims()) {
+            (&[n, c], [_, _]) if c == in_channels => (n, [1, 1], [1, 1]),
+            (&[n, c, h, w], &[_, _, kh, kw]) if c == in_channels => (n, [h, w], [kh, kw]),
+            _ => {
+                let hint = match *dims {
+                    [c, _, _] if c == in_channels => "; a single image needs `unsqueeze(0)`",
+                    _ => "",
+                };
+                let reason =
+                    format!("expected images (N, {in_channels}, H, W), got {dims:?}{hint}");
+                return Err(Error::shape(what, reason).into());
+            }
+        };
+        check_shape(xs.tensor().dtype() == weight.dtype(), what, || {
+            let (ours, theirs) = (weight.dtype(), xs.tensor().dtype());
+            format!(
+                "its weights are {ours:?}, its input is {theirs:?}: convert one of them with `to_dtype`"
+            )
+        })?;
+        let shape = ConvShape {
+            batch,
+            in_channels,
+            out_channels,
+            input,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            groups,
+        };
+        Ok(Conv2d::new(shape).map_err(Error::from)?)
+    }
+}

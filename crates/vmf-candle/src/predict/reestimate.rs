@@ -1,0 +1,157 @@
+//! What prediction needs to know about a trained network, measured on training inputs.
+
+use super::samples::output;
+use crate::error::{Error, check_setting};
+use crate::pass::{Forward, Pass};
+use crate::posterior::Posterior;
+use candle_core::{DType, Result, Tensor};
+
+/// Examples on which variances are measured: each channel's is an average over all of them, and
+/// over positions.
+const EXAMPLES: usize = 256;
+/// Monte Carlo samples of each.
+const SAMPLES: u32 = 8;
+/// Rows of a pass, all samples together.
+const ROWS: usize = 256;
+/// The seed of those samples. It is fixed, so that a measurement is a function of the network.
+const SEED: u64 = 0x7661_7269_616e_6365;
+/// Beyond this many standard deviations between the expected pass and the mean of the samples
+/// something is amiss: the mean of eight samples alone is off by 0.35 of them.
+const SUSPICIOUS: f64 = 1.0;
+
+/// What [`reestimate`] found.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Reestimated {
+    /// The batches it was given.
+    pub batches: usize,
+    /// How far the outputs of the expected pass are from the mean over the Monte Carlo samples, as a
+    /// root mean square in standard deviations of the output. About 0.35 is due to the samples. A
+    /// value above 1 means that the model's own code has an activation or a maximum between
+    /// variational layers, which the expected pass cannot see.
+    pub discrepancy: f64,
+}
+
+/// Measures what the deterministic passes need, on batches of training inputs as training sees them
+/// (augmented, if training augments). Call it at the end of training, before
+/// [`predict`](super::predict). A few thousand examples are enough.
+///
+/// - For [`Pass::mean`]: the statistics of each normalization with noise off. Those that training
+///   collects belong to noisy activations; without noise the activations of all layers but the
+///   first have a smaller variance.
+/// - For [`Pass::expected`]: how much the input of each unit, and the output of the model, vary over
+///   draws of the weights. The first 256 examples suffice for that, with 8 noisy samples of each.
+///
+/// The statistics of noisy passes do not change. They are an average over about the last ten batches
+/// of training, and fit only if the weights hardly moved during those. Let the learning rate fall to
+/// zero, or run some batches with `Pass::train` without a step of the optimizer.
+pub fn reestimate<M: Forward + ?Sized>(
+    model: &M,
+    posterior: &Posterior,
+    batches: impl IntoIterator<Item = Result<Tensor>>,
+) -> Result<Reestimated> {
+    let mut seen = 0;
+    let mut measurement = Measurement::of(EXAMPLES);
+    for (batch, xs) in batches.into_iter().enumerate() {
+        let xs = xs?;
+        check_finite(&xs)?;
+        model.forward(&xs, &Pass::estimate(batch as u32))?;
+        measurement.add(model, &xs)?;
+        seen = batch + 1;
+    }
+    let name = "the number of batches to re-estimate statistics from";
+    check_setting(seen > 0, name, seen, "it must be at least 1")?;
+    let discrepancy = measurement.finish(model, posterior)?;
+    if discrepancy > SUSPICIOUS {
+        tracing::warn!(
+            "the expected pass is off by {discrepancy:.1} standard deviations of the output: an \
+             activation or maximum pooling in the model's own code is not part of a variational \
+             layer. Use `.relu()`, `forward_residual`, `relu_layer` and `ConvStack::max_pool`, or \
+             predict with Monte Carlo samples"
+        );
+    }
+    Ok(Reestimated { batches: seen, discrepancy })
+}
+
+/// Measures only what the expected pass needs, on the first 32 of a batch of training inputs: enough
+/// for a signal during training, at the price of a few steps.
+pub(crate) fn measure_variances<M: Forward + ?Sized>(
+    model: &M,
+    posterior: &Posterior,
+    xs: &Tensor,
+) -> Result<()> {
+    let mut measurement = Measurement::of(ROWS / SAMPLES as usize);
+    measurement.add(model, xs)?;
+    measurement.finish(model, posterior)?;
+    Ok(())
+}
+
+/// Refuses inputs that are not finite before they reach any statistics.
+fn check_finite(xs: &Tensor) -> Result<()> {
+    // 0 x is 0 for every number, and NaN for what is none.
+    let zero = (xs.to_dtype(DType::F32)? * 0.0)?.sum_all()?.to_scalar::<f32>()?;
+    if zero == 0.0 { Ok(()) } else { Err(Error::NonFiniteInput)? }
+}
+
+/// The covariance of the outputs over draws of the weights, averaged over examples.
+struct Measurement {
+    /// How many examples are wanted, and how many there are.
+    wanted: usize,
+    examples: usize,
+    passes: u32,
+    covariance: Option<Tensor>,
+    /// The last inputs, with the mean of their outputs.
+    last: Option<(Tensor, Tensor)>,
+}
+
+impl Measurement {
+    fn of(wanted: usize) -> Self {
+        Self { wanted, examples: 0, passes: 0, covariance: None, last: None }
+    }
+
+    fn add<M: Forward + ?Sized>(&mut self, model: &M, xs: &Tensor) -> Result<()> {
+        let samples = SAMPLES as usize;
+        let mut first = 0;
+        while first < xs.dim(0)? && self.examples < self.wanted {
+            let rows = (ROWS / samples).min(xs.dim(0)? - first);
+            let inputs = xs.narrow(0, first, rows)?;
+            let pass = Pass::measure(SEED, self.passes, SAMPLES);
+            let outputs = output(model, &pass.repeat(&inputs)?, &pass)?.to_dtype(DType::F64)?;
+            let count = outputs.dims().last().copied().unwrap_or(1);
+            let outputs = outputs.reshape((samples, (), count))?;
+            let mean = outputs.mean_keepdim(0)?;
+            let centred = outputs.broadcast_sub(&mean)?.reshape(((), count))?;
+            let degrees = (centred.dim(0)? * (samples - 1)) as f64 / samples as f64;
+            let covariance = (centred.t()?.matmul(&centred)? / degrees)?;
+            self.passes += 1;
+            self.covariance = Some(match self.covariance.take() {
+                None => covariance,
+                Some(before) => {
+                    let weight = 1.0 / f64::from(self.passes);
+                    ((before * (1.0 - weight))? + (covariance * weight)?)?
+                }
+            });
+            self.last = Some((inputs, mean.squeeze(0)?));
+            self.examples += rows;
+            first += rows;
+        }
+        Ok(())
+    }
+
+    /// Hands the covariance to the posterior and returns how far off the expected pass is.
+    fn finish<M: Forward + ?Sized>(self, model: &M, posterior: &Posterior) -> Result<f64> {
+        let (Some(covariance), Some((inputs, mean))) = (self.covariance, self.last) else {
+            Err(Error::setting("the number of examples", 0, "it must be at least 1"))?
+        };
+        let expected = output(model, &inputs, &Pass::expected())?.to_dtype(DType::F64)?;
+        let count = covariance.dim(0)?;
+        let difference = (expected.reshape(((), count))? - mean)?;
+        let squares = difference.sqr()?.mean(0)?.to_vec1::<f64>()?;
+        posterior.set_output_covariance(&covariance)?;
+        let covariance = covariance.to_vec2::<f64>()?;
+        // Without noise there is nothing to be off from.
+        let relative = (0..count).filter(|&i| covariance[i][i] > 1e-12);
+        let relative: Vec<f64> = relative.map(|i| squares[i] / covariance[i][i]).collect();
+        Ok((relative.iter().sum::<f64>() / relative.len().max(1) as f64).sqrt())
+    }
+}

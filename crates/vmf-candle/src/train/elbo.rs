@@ -1,0 +1,67 @@
+//! The objective, in a form that cannot be scaled wrongly.
+//!
+//! ```text
+//! loss = mean NLL over the batch + beta / N * sum over layers of M_l KL(sigma_l, D_l),     N = size of the training set
+//! ```
+//!
+//! The evidence lower bound contains the KL once for the whole data set. A loss that is a mean over
+//! a batch must therefore weight it by 1 / N. Weighting it by 1, or by 1 / batch, is the most
+//! common mistake with Bayesian networks.
+
+use crate::error::{check_setting, check_shape};
+use crate::posterior::Posterior;
+use candle_core::{Result, Tensor};
+
+/// The negative evidence lower bound per example, with a temperature `beta` on the KL.
+#[derive(Clone, Copy, Debug)]
+pub struct Elbo {
+    train_len: usize,
+    beta: f64,
+}
+
+/// A loss and its two terms.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Loss {
+    /// What to minimize: `nll + beta / N * kl`. Differentiable.
+    pub total: Tensor,
+    /// The mean negative log-likelihood, as it was given.
+    pub nll: Tensor,
+    /// The KL of the whole posterior in nats, unscaled; in double precision where the device has
+    /// it.
+    pub kl: Tensor,
+}
+
+impl Elbo {
+    /// The objective for a training set of this many examples, with `beta = 1`.
+    ///
+    /// A training set of images has as many examples as images, not pixels, if the likelihood has
+    /// one term per image.
+    pub fn new(train_len: usize) -> Self {
+        Self { train_len, beta: 1.0 }
+    }
+
+    /// Sets the weight of the KL: 1 is the evidence lower bound, 0 is maximum likelihood.
+    pub fn beta(self, beta: f64) -> Self {
+        Self { beta, ..self }
+    }
+
+    /// The loss of a batch with this mean negative log-likelihood.
+    ///
+    /// `posterior` is the one that the layers were built with. An empty one has a KL of 0: maximum
+    /// likelihood.
+    pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
+        let Self { train_len, beta } = *self;
+        check_setting(train_len > 0, "the size of the training set", 0, "it must be positive")?;
+        let valid = beta >= 0.0 && beta.is_finite();
+        check_setting(valid, "beta", beta, "it must be finite and not negative")?;
+        check_shape(mean_nll.rank() == 0, "the negative log-likelihood", || {
+            format!("expected a scalar, the mean over the batch, not {:?}", mean_nll.dims())
+        })?;
+        let kl = posterior.kl()?;
+        let scaled = (&kl * (beta / train_len as f64))?
+            .to_dtype(mean_nll.dtype())?
+            .to_device(mean_nll.device())?;
+        Ok(Loss { total: (mean_nll + scaled)?, nll: mean_nll.clone(), kl })
+    }
+}

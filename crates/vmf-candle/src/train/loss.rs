@@ -1,0 +1,143 @@
+//! Mean negative log-likelihoods: the term of the objective that depends on the data.
+
+use crate::dtype::stable_dtype;
+use crate::error::{Error, check_setting, check_shape};
+use candle_core::{D, DType, Result, Tensor};
+use std::f64::consts::TAU;
+
+/// The mean cross-entropy of class labels under the softmax of `logits`.
+///
+/// # Shapes
+/// `logits` (N, classes); `labels` (N), integers; the result is a scalar.
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    cross_entropy_smoothed(logits, labels, 0.0)
+}
+
+/// [`cross_entropy`] with label smoothing: the target is the label with weight `1 - smoothing` and
+/// the uniform distribution over all classes with weight `smoothing`.
+pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
+    let valid = (0.0..1.0).contains(&smoothing);
+    check_setting(valid, "label smoothing", smoothing, "it must lie in [0, 1)")?;
+    let (examples, classes) = logits.dims2()?;
+    check_shape(labels.dims() == [examples], "cross-entropy", || {
+        format!("{examples} rows of logits, labels of shape {:?}", labels.dims())
+    })?;
+    check_shape(labels.dtype().is_int(), "cross-entropy", || {
+        format!("labels must be integers, not {:?}", labels.dtype())
+    })?;
+    let log_probs = log_softmax(logits)?;
+    let labels = labels.to_dtype(DType::U32)?.unsqueeze(1)?;
+    let of_label = match log_probs.gather(&labels, 1) {
+        Ok(of_label) => of_label.mean_all()?.neg()?,
+        Err(error) => Err(describe_labels(&labels, classes).unwrap_or(error))?,
+    };
+    if smoothing == 0.0 {
+        return Ok(of_label);
+    }
+    let of_all = log_probs.mean_all()?.neg()?;
+    (of_label * (1.0 - smoothing))? + (of_all * smoothing)?
+}
+
+/// An error that names the first label that is not a class, if there is one.
+fn describe_labels(labels: &Tensor, classes: usize) -> Option<candle_core::Error> {
+    let labels: Vec<u32> = labels.flatten_all().ok()?.to_vec1().ok()?;
+    let label = labels.into_iter().find(|label| *label as usize >= classes)?;
+    let last = classes.max(1) - 1;
+    let reason =
+        format!("a label is {label}, but the logits are of {classes} classes, 0 to {last}");
+    Some(Error::shape("cross-entropy", reason).into())
+}
+
+/// `ln softmax` over the last dimension, in at least single precision, differentiable.
+pub(crate) fn log_softmax(logits: &Tensor) -> Result<Tensor> {
+    let logits = logits.to_dtype(stable_dtype(logits.dtype()))?;
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
+    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    shifted.broadcast_sub(&log_sum)
+}
+
+/// The mean Gaussian negative log-likelihood of `targets` around `predictions`, with noise of known
+/// deviation: `ln(2 pi s^2) / 2 + (y - f)^2 / (2 s^2)`.
+///
+/// # Shapes
+/// Predictions and targets have one shape; the result is a scalar, the mean over all elements.
+pub fn gaussian_nll(predictions: &Tensor, targets: &Tensor, deviation: f64) -> Result<Tensor> {
+    let (name, valid) = ("the deviation of the observation noise", deviation > 0.0);
+    check_setting(
+        valid && deviation.is_finite(),
+        name,
+        deviation,
+        "it must be positive and finite",
+    )?;
+    same_shape(predictions, targets)?;
+    let squares = (predictions - targets)?.sqr()?.mean_all()?;
+    squares.affine(0.5 / (deviation * deviation), 0.5 * TAU.ln() + deviation.ln())
+}
+
+/// [`gaussian_nll`] with learned noise: `log_deviation` is `ln s`, a single parameter or an output
+/// of the network, of any shape that broadcasts to the predictions.
+pub fn gaussian_nll_learned(
+    predictions: &Tensor,
+    targets: &Tensor,
+    log_deviation: &Tensor,
+) -> Result<Tensor> {
+    same_shape(predictions, targets)?;
+    let precision = log_deviation.affine(-2.0, 0.0)?.exp()?;
+    let squares = (predictions - targets)?.sqr()?.broadcast_mul(&precision)?;
+    (squares * 0.5)?.broadcast_add(log_deviation)?.mean_all()?.affine(1.0, 0.5 * TAU.ln())
+}
+
+fn same_shape(predictions: &Tensor, targets: &Tensor) -> Result<()> {
+    // (N) against (N, 1) would silently broadcast to (N, N): the most common mistake with
+    // regression losses.
+    let (predictions, targets) = (predictions.dims(), targets.dims());
+    Ok(check_shape(predictions == targets, "Gaussian likelihood", || {
+        format!("predictions {predictions:?} and targets {targets:?} must have one shape")
+    })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{Device, Var};
+
+    /// Against PyTorch's numbers, one row of which would overflow without the shift by the maximum.
+    #[test]
+    fn cross_entropy_is_that_of_pytorch() -> Result<()> {
+        let golden: serde_json::Value =
+            serde_json::from_str(include_str!("../../tests/golden/golden.json")).unwrap();
+        for (case, smoothing) in [("cross_entropy", 0.0), ("cross_entropy_smoothed", 0.1)] {
+            let golden = &golden[case];
+            let logits = Var::new(&[[1f64, -2., 0.5], [1000., 0., -1000.]], &Device::Cpu)?;
+            let labels = Tensor::new(&[2u32, 0], &Device::Cpu)?;
+            let loss = cross_entropy_smoothed(&logits, &labels, smoothing)?;
+            let value = loss.to_scalar::<f64>()?;
+            assert!((value - golden["loss"].as_f64().unwrap()).abs() < 1e-12);
+            let gradient = loss.backward()?;
+            let gradient = gradient.get(&logits).unwrap().flatten_all()?.to_vec1::<f64>()?;
+            for (ours, theirs) in gradient.iter().zip(golden["gradient"].as_array().unwrap()) {
+                assert!((ours - theirs.as_f64().unwrap()).abs() < 1e-14);
+            }
+        }
+        Ok(())
+    }
+
+    /// The density written out: `-ln N(y | f, s^2)`.
+    #[test]
+    fn gaussian_nll_is_minus_the_log_density() -> Result<()> {
+        let (f, y) = ([0.3f64, -1.2], [0.5f64, 0.9]);
+        let predictions = Tensor::new(&f, &Device::Cpu)?;
+        let targets = Tensor::new(&y, &Device::Cpu)?;
+        let deviation: f64 = 0.7;
+        let density = |f: f64, y: f64| {
+            (-0.5 * ((y - f) / deviation).powi(2)).exp() / (deviation * TAU.sqrt())
+        };
+        let expected = -(density(f[0], y[0]).ln() + density(f[1], y[1]).ln()) / 2.0;
+        let fixed = gaussian_nll(&predictions, &targets, deviation)?.to_scalar::<f64>()?;
+        let log = Tensor::new(&[deviation.ln()], &Device::Cpu)?;
+        let learned = gaussian_nll_learned(&predictions, &targets, &log)?.to_scalar::<f64>()?;
+        assert!((fixed - expected).abs() < 1e-14 && (learned - expected).abs() < 1e-14);
+        assert!(gaussian_nll(&predictions.unsqueeze(1)?, &targets, 1.0).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! Normalization and the expected activation as one operation, for prediction without samples.
+//!
+//! # The operation
+//!
+//! Over draws of the weights, the value in front of an activation is close to a Gaussian: its mean
+//! m is what a pass without noise computes, and its standard deviation s is one number per channel.
+//! One deterministic pass comes close to the mean over all draws if it hands on the *expected*
+//! activation,
+//! ```text
+//! m = (u - mean_c) * rstd_c
+//! y = E relu(m + s z) = m Phi(m / s) + s phi(m / s)
+//! ```
+//! With pooling it is the expected ReLU of the largest of a window, by the formulas of Clark (1961)
+//! for two independent Gaussians (m1, v1) and (m2, v2), applied pair by pair. With d = m1 - m2,
+//! a^2 = v1 + v2 and t = d / a,
+//! ```text
+//! mean  = m2 + e                         e = d Phi(t) + a phi(t)
+//! var   = v2 + (v1 - v2) Phi(t) + e (d - e)
+//! ```
+//! Neither loses digits: `e (d - e)` is the square of a mean taken from a second moment, after the
+//! large terms have been cancelled by hand.
+//!
+//! With s = 0 it is the noise-free pass: `y = max(m, 0)`.
+//!
+//! # Layout
+//!
+//! HWNC in `f32`, which is what the CPU's convolution writes. A row, the C channels of one image at
+//! one position, has its constants in vectors beside it, so one loop serves every instruction set.
+//! u is read once and y written once, as in a pass without noise; an element costs one polynomial more.
+
+use crate::bn_noise::{Config, Statistics};
+use crate::error::{Error, check_length};
+use crate::layout::Layout;
+use crate::normal_cdf::NormalCdf;
+use crate::parallel::ByTask;
+use crate::pool::PoolShape;
+use crate::simd::{Isa, Kernel, Simd, dispatch_to};
+use rayon::prelude::*;
+
+/// Elements of a task: enough to pay for starting one.
+const TASK: usize = 1 << 14;
+/// The least length of an inner loop, where the rows of several images are taken together.
+const SWEEP: usize = 256;
+/// Below this s a unit has no noise. It keeps 1 / s finite, and m / s then is far out in a tail.
+const SMALLEST: f32 = 1e-12;
+
+/// Normalizes u with given statistics and writes the expected ReLU, with `deviation` the s of each
+/// channel.
+///
+/// `config.relu` must be set: without an activation the expected value is m itself, which
+/// [`bn_noise::forward_eval`](crate::bn_noise::forward_eval) computes.
+pub fn forward(
+    config: &Config,
+    statistics: &Statistics,
+    deviation: &[f32],
+    u: &[f32],
+    y: &mut [f32],
+) -> Result<(), Error> {
+    let channels = Channels::new(config, statistics, deviation)?;
+    check_length("u", u.len(), config.shape.elements())?;
+    check_length("y", y.len(), config.shape.elements())?;
+    let isa = Isa::current();
+    let length = channels.task_len();
+    y.par_chunks_mut(length).by_task().zip(u.par_chunks(length)).for_each(|(y, u)| {
+        dispatch_to(isa, Relu { channels: &channels, u, y });
+    });
+    Ok(())
+}
+
+/// The same, with maximum pooling before the ReLU, over windows side by side.
+pub fn forward_pooled(
+    config: &Config,
+    statistics: &Statistics,
+    deviation: &[f32],
+    pool: &PoolShape,
+    u: &[f32],
+    y: &mut [f32],
+) -> Result<(), Error> {
+    let channels = Channels::new(config, statistics, deviation)?;
+    check_length("u", u.len(), pool.input_len())?;
+    check_length("y", y.len(), pool.output_len())?;
+    let isa = Isa::current();
+    // All images at one output position.
+    let planes = pool.batch * pool.channels;
+    let [_, width] = pool.output();
+    y.par_chunks_mut(planes).by_task().enumerate().for_each(|(position, y)| {
+        let window = pool.elements_of([position / width, position % width]);
+        dispatch_to(isa, Pooled { channels: &channels, window: &window, u, y });
+    });
+    Ok(())
+}
+
+/// The constants of all channels, each repeated so that an inner loop is long enough.
+struct Channels {
+    channels: usize,
+    mean: Vec<f32>,
+    rstd: Vec<f32>,
+    /// What rounding the mean took away from m.
+    correction: Vec<f32>,
+    deviation: Vec<f32>,
+}
+
+impl Channels {
+    fn new(config: &Config, statistics: &Statistics, deviation: &[f32]) -> Result<Self, Error> {
+        let channels = config.shape.channels;
+        config.shape.check()?;
+        check_length("deviation", deviation.len(), channels)?;
+        check_length("statistics.mean", statistics.mean.len(), channels)?;
+        check_length("statistics.var", statistics.var.len(), channels)?;
+        let requirement = match (config.relu, config.shape.layout) {
+            (false, _) => "with ReLU: without an activation the expected value is the mean",
+            (_, Layout::Nchw) => "in HWNC",
+            _ => "",
+        };
+        if !requirement.is_empty() {
+            let value = "this one".into();
+            return Err(Error::Value { name: "an expected activation", value, requirement });
+        }
+        let rstd = statistics.rstd(config.eps);
+        let repeats = (SWEEP / channels).max(1);
+        let each = |value: &dyn Fn(usize) -> f32| -> Vec<f32> {
+            (0..channels * repeats).map(|i| value(i % channels)).collect()
+        };
+        let rounded = |c: usize| f64::from(statistics.mean[c] as f32);
+        Ok(Self {
+            channels,
+            mean: each(&|c| statistics.mean[c] as f32),
+            rstd: each(&|c| rstd[c] as f32),
+            correction: each(&|c| ((rounded(c) - statistics.mean[c]) * rstd[c]) as f32),
+            deviation: each(&|c| deviation[c].max(SMALLEST)),
+        })
+    }
+
+    /// Elements of a task, which begins at the first channel.
+    fn task_len(&self) -> usize {
+        TASK.next_multiple_of(self.channels)
+    }
+
+    /// Elements of an inner loop.
+    fn sweep(&self) -> usize {
+        self.mean.len()
+    }
+
+    /// m for a row that begins at the first channel.
+    #[inline(always)]
+    fn normalize<S: Simd>(&self, u: &[f32], m: &mut [f32]) {
+        let length = u.len();
+        let (mean, rstd) = (&self.mean[..length], &self.rstd[..length]);
+        let (correction, m) = (&self.correction[..length], &mut m[..length]);
+        for i in 0..length {
+            m[i] = S::mul_add(u[i] - mean[i], rstd[i], correction[i]);
+        }
+    }
+}
+
+/// `E relu(m + s z) = s g(m / s)`.
+#[inline(always)]
+fn expected_relu<S: Simd>(m: f32, s: f32) -> f32 {
+    s * (m / s).relu_mean::<S>()
+}
+
+/// The mean and the variance of the larger of two independent Gaussians, which have one variance if
+/// `EQUAL`.
+#[inline(always)]
+fn maximum<S: Simd, const EQUAL: bool>([m1, v1]: [f32; 2], [m2, v2]: [f32; 2]) -> [f32; 2] {
+    let (d, a) = (m1 - m2, (v1 + v2).sqrt());
+    let t = d / a;
+    let e = a * t.relu_mean::<S>();
+    let inside = if EQUAL { v2 } else { S::mul_add(v1 - v2, t.cdf::<S>(), v2) };
+    let var = S::mul_add(e, d - e, inside);
+    // Rounding can leave a negative number where one of the two is certain.
+    [m2 + e, if var < SMALLEST * SMALLEST { SMALLEST * SMALLEST } else { var }]
+}
+
+struct Relu<'a> {
+    channels: &'a Channels,
+    u: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Kernel for Relu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let sweep = self.channels.sweep();
+        for (u, y) in self.u.chunks(sweep).zip(self.y.chunks_mut(sweep)) {
+            self.channels.normalize::<S>(u, y);
+            for (y, s) in y.iter_mut().zip(&self.channels.deviation) {
+                *y = expected_relu::<S>(*y, *s);
+            }
+        }
+    }
+}
+
+struct Pooled<'a> {
+    channels: &'a Channels,
+    /// The input positions of the window.
+    window: &'a [usize],
+    u: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Kernel for Pooled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (sweep, planes) = (self.channels.sweep(), self.y.len());
+        // A mean and a variance for each element of the window, reduced in place.
+        let mut means = vec![0.0; self.window.len() * sweep];
+        let mut variances = means.clone();
+        for (sweep_number, y) in self.y.chunks_mut(sweep).enumerate() {
+            let length = y.len();
+            let deviation = &self.channels.deviation[..length];
+            for (position, m) in self.window.iter().zip(means.chunks_mut(sweep)) {
+                let first = position * planes + sweep_number * sweep;
+                self.channels.normalize::<S>(&self.u[first..][..length], m);
+            }
+            for variances in variances.chunks_mut(sweep) {
+                for (v, s) in variances[..length].iter_mut().zip(deviation) {
+                    *v = s * s;
+                }
+            }
+            // Neighbours first, then the maxima of neighbours, and so on.
+            let mut step = 1;
+            while step < self.window.len() {
+                for row in (0..self.window.len() - step).step_by(2 * step) {
+                    let (left, right) = (row * sweep, (row + step) * sweep);
+                    let (m, others) = means.split_at_mut(right);
+                    let (v, other_variances) = variances.split_at_mut(right);
+                    let first = [&mut m[left..][..length], &mut v[left..][..length]];
+                    let second = [&others[..length], &other_variances[..length]];
+                    // Before the first maximum all elements of a window have one variance.
+                    if step == 1 {
+                        reduce::<S, true>(first, second);
+                    } else {
+                        reduce::<S, false>(first, second);
+                    }
+                }
+                step *= 2;
+            }
+            for ((y, m), v) in y.iter_mut().zip(&means).zip(&variances) {
+                *y = expected_relu::<S>(*m, v.sqrt());
+            }
+        }
+    }
+}
+
+/// Replaces means and variances by those of the larger of each and its counterpart.
+#[inline(always)]
+fn reduce<S: Simd, const EQUAL: bool>(
+    [m, v]: [&mut [f32]; 2],
+    [others, other_variances]: [&[f32]; 2],
+) {
+    for i in 0..m.len().min(v.len()).min(others.len()).min(other_variances.len()) {
+        [m[i], v[i]] = maximum::<S, EQUAL>([m[i], v[i]], [others[i], other_variances[i]]);
+    }
+}
+
+#[cfg(test)]
+mod tests;
