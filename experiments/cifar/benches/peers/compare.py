@@ -3,12 +3,14 @@
     python3 -m venv .tools/torch && .tools/torch/bin/pip install torch
     python3 experiments/cifar/benches/peers/compare.py --torch-python .tools/torch/bin/python --out docs/benchmarks/DATE-MACHINE
 
-It builds cifar first. PyTorch has an interpreter of its own; everything else needs the standard library alone. The whole
-comparison takes some ten minutes on two cores. It may be stopped at any time: every measurement is appended to OUT/raw.jsonl as it is made, and
-the same command goes on where it was. `--seconds 80` stops by itself, `--only quarter stock` leaves other cases out.
+The script builds cifar first. PyTorch needs an interpreter that has it; everything else needs only the
+standard library. The whole comparison takes some ten minutes on two cores. It can be stopped at any
+time: each measurement is appended to OUT/raw.jsonl at once, and the same command continues.
+`--seconds 80` stops by itself, `--only quarter stock` leaves other cases out.
 
-The programs take turns, round after round, so that all see the same machine; the fastest counts. One thread is timed by the
-processor time of the program, which other programs on the machine do not lengthen; several threads by wall time.
+The programs alternate in several rounds, so that all of them see the same machine, and the fastest
+time of each counts. One thread is timed by processor time, which other programs on the machine do not
+lengthen; several threads are timed by wall time.
 """
 
 import argparse
@@ -86,7 +88,7 @@ def plan(args):
             quarter = Case("quarter", threads, 0.25)
             runs += [Run(round_, full, program, args.steps) for program in [OURS, *TORCH, *TORCH_PLAIN]]
             runs += [Run(round_, quarter, program, 4 * args.steps) for program in [OURS, *TORCH]]
-        # A step of stock Candle takes seconds, so it takes few.
+        # A step of stock Candle takes seconds, so only a few are timed.
         runs.append(Run(round_, Case("stock", 1, 1.0), STOCK, 2))
     return runs
 
@@ -97,7 +99,7 @@ def output_of(command):
 
 
 def build():
-    """Builds cifar, so that what is measured is what the sources say."""
+    """Builds cifar, so that the measured program is that of the sources."""
     if subprocess.run(["cargo", "build", "--release", "--locked", "-p", "cifar"], cwd=ROOT).returncode != 0:
         sys.exit("cifar could not be built: see above")
     metadata = output_of(["cargo", "metadata", "--format-version", "1", "--no-deps"])
@@ -109,14 +111,14 @@ def measure(run, args):
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
-        sys.exit(f"{command[0]} does not exist: say another --torch-python or --cifar")
+        sys.exit(f"{command[0]} does not exist: use another --torch-python or --cifar")
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def load(path, binary):
-    """The measurements there are. They must be of this program."""
+    """The measurements so far, which must be of the same build."""
     if not path.exists():
         return []
     records = [json.loads(line) for line in path.read_text().splitlines() if line]
@@ -126,7 +128,7 @@ def load(path, binary):
 
 
 def best(records):
-    """Of each program on each case, the fastest of each time and the least memory."""
+    """The fastest times and the least memory of each program on each case."""
     results = {}
     for record in records:
         _, name, threads, program, *_ = record["run"]
@@ -141,7 +143,7 @@ def best(records):
 
 
 def ratios(results):
-    """What is claimed, with its target and what was measured."""
+    """The claimed ratios with their targets and measurements."""
 
     def ours(name, threads, metric="step_ms"):
         return results.get((name, threads, OURS), {}).get(metric)
@@ -176,7 +178,7 @@ def ratios(results):
     add("step: stock Candle / ours, 1 thread", stock, ours("full", 1), 10)
     wall = [ours("full", threads, "wall_step_ms") for threads in (1, 2)]
     add("step by wall time: 1 thread / 2 threads, ours", *wall, 1.8)
-    # What the machine has to give: the targets above hold as far as two threads have two cores.
+    # The limits of the machine: the targets for two threads assume two full cores.
     for text, metric in [("multiply-adds in registers", "peak_gflops"), ("memory read and written", "bandwidth")]:
         two, one = (ours("full", threads, metric) for threads in (2, 1))
         if two and one:
@@ -203,7 +205,7 @@ def table(results, cases):
 
 
 def processor():
-    """Its name, which in a virtual machine may say little, with the numbers that tell which it is."""
+    """The name of the processor, with family and model, since the name may be generic in a virtual machine."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -259,15 +261,15 @@ def write_readme(args, records, runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cifar", type=pathlib.Path, help="the program, if it is not to be built")
+    parser.add_argument("--cifar", type=pathlib.Path, help="the program; built if not given")
     parser.add_argument("--torch-python", default="python3", help="an interpreter that has torch")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder to write to, and to go on with")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder to write to, or to continue in")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="steps of a run at full width")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", nargs="+", choices=["full", "quarter", "stock"], help="cases to measure")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no measurement after this time")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no measurement that would end after this time")
     args = parser.parse_args()
     if args.cifar is None:
         args.cifar = build()
@@ -286,7 +288,7 @@ def main():
         took = {tuple(record["run"][1:]): record["seconds"] for record in records}
         known = [took.get(tuple(later.key(args)[1:]), 10.0) for later in left[number:]]
         if time.monotonic() - start + known[0] > args.seconds:
-            print(f"stopped: {len(left) - number} of {len(wanted)} measurements are left, the same command goes on")
+            print(f"stopped: {len(left) - number} of {len(wanted)} measurements are left, and the same command continues")
             break
         began = time.monotonic()
         report = measure(run, args)
