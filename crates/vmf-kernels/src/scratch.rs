@@ -1,13 +1,13 @@
-//! Memory that outlives a call, so that kernels do not pay for fresh pages, nor for clearing them,
-//! each time.
+//! Buffers that outlive a call, so that kernels pay neither for fresh pages nor for clearing them.
 //!
-//! A buffer of tens of megabytes that is allocated and freed in every call costs a page fault per 4
-//! KB, more than the arithmetic done on it. Buffers are therefore kept when they are dropped, and
-//! handed out again: small ones by the thread that used them, in whose cache they are, to whoever
-//! asks if they are large or may be dropped on another thread than they were taken on. A buffer
-//! that nobody has asked for in a long time is freed, and a store holds so many at most. While in
-//! use a buffer is in no store, so calls may nest (a worker that waits may run another task
-//! meanwhile).
+//! A buffer of tens of megabytes that is allocated and freed in every call costs a page fault per
+//! 4 KB, more than the arithmetic done on it. A dropped buffer therefore goes to a store, which
+//! hands it out again. Small buffers go to the store of the thread that drops them, because they
+//! are still in its cache; large ones, and those that may be dropped on another thread than they
+//! were taken on, go to a store that all threads share. A store holds a limited number of buffers,
+//! and frees those that many requests have passed over. A buffer in use belongs to no store, so
+//! calls may nest: a thread that waits for others may meanwhile run a task that takes buffers of
+//! its own.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,18 +21,17 @@ struct Line([f32; LINE]);
 
 const LINE: usize = 16;
 
-/// Lines of a large buffer: a megabyte, more than a core's own cache keeps.
+/// Lines of the smallest large buffer: a megabyte, more than a core's own cache keeps.
 const LARGE: usize = 1 << 14;
-/// Requests that an idle buffer waits for: some dozens of training steps.
-const PATIENCE: u64 = 1 << 14;
-
+/// Requests after which an idle buffer is freed: some dozens of training steps.
+const MAX_AGE: u64 = 1 << 14;
 /// Idle buffers of a store, at most: several times as many as the largest network here uses.
-const MOST: usize = 256;
+const MAX_IDLE: usize = 256;
 
 /// Buffers that are not in use.
 struct Store {
     requests: u64,
-    /// Each with the number of the last request before it was returned.
+    /// Each with the number of requests that there had been when it was returned.
     idle: Vec<(u64, Vec<Line>)>,
 }
 
@@ -41,10 +40,10 @@ impl Store {
         Store { requests: 0, idle: Vec::new() }
     }
 
-    /// The smallest buffer that holds this many lines, unless it is more than twice as long.
+    /// The smallest idle buffer of at least `wanted` lines, unless it is more than twice as long.
     fn take(&mut self, wanted: usize) -> Option<Vec<Line>> {
         self.requests += 1;
-        let expired = self.requests.saturating_sub(PATIENCE);
+        let expired = self.requests.saturating_sub(MAX_AGE);
         self.idle.retain(|(returned, _)| *returned >= expired);
         let fits = |lines: usize| wanted <= lines && lines <= 2 * wanted;
         let best = (0..self.idle.len())
@@ -54,8 +53,8 @@ impl Store {
     }
 
     fn put(&mut self, lines: Vec<Line>) {
-        if self.idle.len() == MOST {
-            let longest_idle = (0..MOST).min_by_key(|&i| self.idle[i].0);
+        if self.idle.len() == MAX_IDLE {
+            let longest_idle = (0..MAX_IDLE).min_by_key(|&i| self.idle[i].0);
             self.idle.swap_remove(longest_idle.unwrap_or(0));
         }
         self.idle.push((self.requests, lines));
@@ -67,18 +66,18 @@ thread_local! {
 }
 static COMMON: Mutex<Store> = Mutex::new(Store::new());
 
-/// Where a buffer comes from and goes back to.
+/// The store that a buffer comes from and goes back to.
 #[derive(Clone, Copy, Default)]
 enum Home {
-    /// The store of the thread.
+    /// The current thread's own.
     #[default]
     Own,
-    /// The store of all threads.
+    /// The one that all threads share.
     Common,
 }
 
 impl Home {
-    /// Does something with the store; nothing where the thread's own is gone, at its exit.
+    /// Calls `f` with the store, unless that is the thread's own and the thread is exiting.
     fn with_store<T>(self, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
         match self {
             Home::Own => OWN.try_with(|store| f(&mut store.borrow_mut())).ok(),
@@ -90,8 +89,7 @@ impl Home {
     }
 }
 
-/// A buffer of `f32`, 64-byte aligned, with unspecified contents; its memory is used again when it
-/// is dropped.
+/// A buffer of `f32`, aligned to 64 bytes, whose memory is reused after it is dropped.
 #[derive(Default)]
 pub struct Scratch {
     lines: Vec<Line>,
@@ -100,8 +98,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A buffer of `len` numbers whose values are whatever the last user left, to be dropped on
-    /// this thread.
+    /// A buffer of `len` numbers, to be dropped on this thread. Its contents are whatever its last
+    /// user left.
     pub fn take(len: usize) -> Scratch {
         match len.div_ceil(LINE) {
             lines if lines < LARGE => Scratch::from(Home::Own, len),
@@ -109,8 +107,9 @@ impl Scratch {
         }
     }
 
-    /// The same, to be kept and dropped on any thread. In a thread's own store, such buffers would
-    /// gather on the thread that drops them while the one that takes them allocates ever more.
+    /// The same, but the buffer may be dropped on any thread. In the threads' own stores such
+    /// buffers would pile up where they are dropped, while the thread that takes them allocates
+    /// ever more.
     pub fn take_to_keep(len: usize) -> Scratch {
         Scratch::from(Home::Common, len)
     }
@@ -163,40 +162,6 @@ impl DerefMut for Scratch {
     }
 }
 
-/// A mutable slice that several threads write at once, each its own elements.
-#[derive(Clone, Copy)]
-pub(crate) struct Shared<'a> {
-    data: *mut f32,
-    len: usize,
-    lifetime: std::marker::PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: it is a borrow of `[f32]`; that no element is shared between threads is the contract of
-// `at`.
-unsafe impl Send for Shared<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Shared<'_> {}
-
-impl<'a> Shared<'a> {
-    /// Shares a slice for as long as it is borrowed.
-    pub(crate) fn new(data: &'a mut [f32]) -> Self {
-        Shared { data: data.as_mut_ptr(), len: data.len(), lifetime: std::marker::PhantomData }
-    }
-
-    /// A pointer to element `index`, from which `span` elements may be reached.
-    ///
-    /// Writing through it is sound if no other thread touches the elements written meanwhile.
-    #[inline(always)]
-    pub(crate) fn at(&self, index: usize, span: usize) -> *mut f32 {
-        assert!(
-            index <= self.len && span <= self.len - index,
-            "elements {index}..{index}+{span} of a slice of {}",
-            self.len
-        );
-        self.data.wrapping_add(index)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,32 +204,25 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_only_given_to_does_not_grow_without_end() {
+    fn a_store_that_is_never_asked_does_not_grow_without_end() {
         let mut store = Store::new();
-        for number in 0..3 * MOST {
+        for number in 0..3 * MAX_IDLE {
             store.requests = number as u64;
             store.put(vec![Line([0.0; LINE]); 1]);
         }
-        assert_eq!(store.idle.len(), MOST);
-        assert!(store.idle.iter().all(|(since, _)| *since >= 2 * MOST as u64));
+        assert_eq!(store.idle.len(), MAX_IDLE);
+        assert!(store.idle.iter().all(|(since, _)| *since >= 2 * MAX_IDLE as u64));
     }
 
     #[test]
     fn buffers_that_nobody_asks_for_are_freed() {
         let mut store = Store::new();
         store.put(vec![Line([0.0; LINE]); 8]);
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_AGE {
             assert!(store.take(1).is_none());
         }
         assert_eq!(store.idle.len(), 1);
         assert!(store.take(1).is_none());
         assert!(store.idle.is_empty());
-    }
-
-    #[test]
-    #[should_panic(expected = "of a slice of 8")]
-    fn sharing_checks_bounds() {
-        let mut data = [0.0; 8];
-        Shared::new(&mut data).at(4, 5);
     }
 }

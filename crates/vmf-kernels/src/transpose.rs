@@ -1,68 +1,70 @@
-//! Matrices from one order of their dimensions to the other, by blocks of 8x8.
+//! The transposition of a matrix by blocks of 8x8, which packing and changes of layout share.
 
 use crate::simd::{Simd, prefetch_line};
 
-/// Number j of row i, at `from[i * row + j]`, goes to `to[places[j] + i]`, for all j and for `rows`
-/// rows.
-///
-/// What lies `ahead` of the numbers that are read is prefetched: rows are too short, and too far
-/// from each other, for the processor's own prefetcher.
+/// Rows of numbers, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) count: usize,
+    pub(crate) stride: usize,
+    /// How far ahead of the numbers that are read to prefetch. Rows are too short, and too far from
+    /// each other, for the processor's own prefetcher.
+    pub(crate) ahead: usize,
+}
+
+/// Writes columns where rows were read: number `j` of row `i` goes to `to[places[j] + i]`.
 #[inline(always)]
-pub(crate) fn transpose<S: Simd>(
-    from: &[f32],
-    row: usize,
-    rows: usize,
-    places: &[usize],
-    to: &mut [f32],
-    ahead: usize,
-) {
+pub(crate) fn transpose<S: Simd>(from: Rows, places: &[usize], to: &mut [f32]) {
+    let Rows { data, count: rows, stride, ahead } = from;
     if rows == 0 || places.is_empty() {
         return;
     }
-    let from = &from[..(rows - 1) * row + places.len()];
+    let data = &data[..(rows - 1) * stride + places.len()];
+    let whole = rows - rows % 8;
     let (eights, rest) = places.as_chunks::<8>();
     for (eight, places) in eights.iter().enumerate() {
         let columns = places.map(|place| to[place..][..rows].as_mut_ptr());
-        for i in (0..rows - rows % 8).step_by(8) {
-            // SAFETY: eight rows from i on, and eight numbers of each, are inside `from`; `rows`
-            // places from each column's on are inside `to`.
+        for i in (0..whole).step_by(8) {
+            // SAFETY: eight rows from i on, and eight numbers of each, are inside `data`; `rows`
+            // numbers from each place on are inside `to`.
             unsafe {
-                let from = from.as_ptr().add(i * row + 8 * eight);
-                for next in 0..8 {
-                    prefetch_line(from.wrapping_add(next * row + ahead));
+                let from = data.as_ptr().add(i * stride + 8 * eight);
+                for row in 0..8 {
+                    prefetch_line(from.wrapping_add(row * stride + ahead));
                 }
-                transpose8::<S>(from, row, columns.map(|column| column.add(i)));
+                transpose8::<S>(from, stride, columns.map(|column| column.add(i)));
             }
         }
         for (j, &place) in places.iter().enumerate() {
-            for i in rows - rows % 8..rows {
-                to[place + i] = from[i * row + 8 * eight + j];
+            for i in whole..rows {
+                to[place + i] = data[i * stride + 8 * eight + j];
             }
         }
     }
     for (j, &place) in rest.iter().enumerate() {
         for (i, to) in to[place..][..rows].iter_mut().enumerate() {
-            *to = from[i * row + 8 * eights.len() + j];
+            *to = data[i * stride + 8 * eights.len() + j];
         }
     }
 }
 
-/// Transposes eight rows of eight numbers: number j of row i, at `from + i * row + j`, goes to
-/// `to[j] + i`.
+/// Transposes eight rows of eight numbers: number `j` of row `i`, at `from + i * stride + j`, goes
+/// to `to[j] + i`.
 ///
 /// # Safety
-/// Every address is readable, or writable, and the two do not overlap.
+/// All of these can be read and written, and `to` does not overlap `from`.
 #[inline(always)]
-unsafe fn transpose8<S: Simd>(from: *const f32, row: usize, to: [*mut f32; 8]) {
+unsafe fn transpose8<S: Simd>(from: *const f32, stride: usize, to: [*mut f32; 8]) {
     #[cfg(target_arch = "x86_64")]
     if S::LANES >= 8 {
         // SAFETY: the caller's contract; an x86-64 with eight lanes or more has AVX.
-        return unsafe { transpose8_avx(from, row, to) };
+        return unsafe { transpose8_avx(from, stride, to) };
     }
     for (j, to) in to.into_iter().enumerate() {
         for i in 0..8 {
             // SAFETY: the caller's contract.
-            unsafe { *to.add(i) = *from.add(i * row + j) };
+            unsafe { *to.add(i) = *from.add(i * stride + j) };
         }
     }
 }
@@ -73,11 +75,11 @@ unsafe fn transpose8<S: Simd>(from: *const f32, row: usize, to: [*mut f32; 8]) {
 /// As there, and the processor has AVX.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn transpose8_avx(from: *const f32, row: usize, to: [*mut f32; 8]) {
+unsafe fn transpose8_avx(from: *const f32, stride: usize, to: [*mut f32; 8]) {
     use std::arch::x86_64::*;
     // SAFETY: the caller's contract.
     unsafe {
-        let rows: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(from.add(i * row)));
+        let rows: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(from.add(i * stride)));
         let mut pairs = rows;
         for i in (0..8).step_by(2) {
             pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
@@ -110,7 +112,8 @@ mod tests {
         #[inline(always)]
         fn run<S: Simd>(self) {
             let places: [usize; 11] = std::array::from_fn(|j| 17 * j);
-            transpose::<S>(self.0, 13, 10, &places, self.1, 0);
+            let rows = Rows { data: self.0, count: 10, stride: 13, ahead: 0 };
+            transpose::<S>(rows, &places, self.1);
         }
     }
 

@@ -2,7 +2,9 @@
 #![allow(dead_code)]
 
 use cpu_time::ThreadTime;
+use std::hint::black_box;
 use std::time::Instant;
+use vmf_kernels::simd::{Kernel, Simd, Vector, dispatch};
 
 /// Seconds this thread has been on a processor.
 fn thread_seconds() -> f64 {
@@ -55,31 +57,30 @@ pub(crate) fn best_in_turns<const N: usize>(
     best
 }
 
-/// GFLOP/s of a loop of independent fused multiply-adds in registers: what the processor can do at
-/// most.
+/// GFLOP/s of a loop of independent fused multiply-adds in registers: the most that one thread can
+/// do with the instruction set in use.
 pub(crate) fn fma_peak() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        use std::arch::x86_64::*;
-        #[target_feature(enable = "avx2,fma")]
-        fn run(n: usize) -> f32 {
-            let x = _mm256_set1_ps(std::hint::black_box(0.999));
-            let mut acc = [_mm256_set1_ps(1.0); 12];
-            for _ in 0..n {
-                for a in &mut acc {
-                    *a = _mm256_fmadd_ps(*a, x, x);
+    const ROUNDS: usize = 2_000_000;
+    const CHAINS: usize = 12;
+    struct Multiply;
+    impl Kernel for Multiply {
+        type Output = usize;
+        #[inline(always)]
+        fn run<S: Simd>(self) -> usize {
+            let x = S::F32::splat(black_box(0.999));
+            let mut sums = [S::F32::splat(1.0); CHAINS];
+            for _ in 0..ROUNDS {
+                for sum in &mut sums {
+                    *sum = sum.mul_add(x, x);
                 }
             }
-            acc.iter().map(|a| _mm256_cvtss_f32(*a)).sum()
+            black_box(sums);
+            2 * ROUNDS * CHAINS * S::LANES
         }
-        const N: usize = 2_000_000;
-        let seconds = best(7, || {
-            // SAFETY: the features were detected above.
-            std::hint::black_box(unsafe { run(N) });
-        });
-        return (N * 12 * 8 * 2) as f64 / seconds * 1e-9;
     }
-    f64::NAN
+    let mut flops = 0;
+    let seconds = best(7, || flops = dispatch(Multiply));
+    flops as f64 / seconds * 1e-9
 }
 
 /// Numbers between -0.5 and 0.5 by xorshift.

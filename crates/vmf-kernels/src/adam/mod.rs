@@ -12,15 +12,15 @@
 //! part of the gradient along the row is removed first, `g - (g . w) w / |w|²`, and the row is
 //! scaled back to unit length afterwards. Both happen while the row is in cache.
 //!
-//! The state is the caller's, two slices as long as the parameters, so that checkpoints can hold
-//! it. Results are the same, bit for bit, for any number of threads.
+//! The caller keeps the moments m and v, two slices as long as the parameters, so that checkpoints
+//! can hold them. Results are the same, bit for bit, for any number of threads.
 
 use crate::error::{Error, check_length};
 use crate::parallel::ByTask;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};
 use rayon::prelude::*;
 
-/// What a group of parameters is stepped with.
+/// The constants of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamConfig {
     /// Learning rate.
@@ -50,7 +50,36 @@ impl Default for AdamConfig {
     }
 }
 
-/// Elements that a task steps, where there are no rows to keep together.
+impl AdamConfig {
+    fn check(&self, step: u64, len: usize) -> Result<(), Error> {
+        let value =
+            |name, value: String, requirement| Err(Error::Value { name, value, requirement });
+        for (name, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&beta) {
+                return value(name, beta.to_string(), "at least 0 and less than 1");
+            }
+        }
+        let others = [("lr", self.lr), ("eps", self.eps), ("weight_decay", self.weight_decay)];
+        for (name, number) in others {
+            if !(number >= 0.0 && number.is_finite()) {
+                return value(name, number.to_string(), "finite and not negative");
+            }
+        }
+        if step == 0 {
+            return value("step", "0".into(), "at least 1");
+        }
+        match self.sphere {
+            Some(row) if row == 0 || !len.is_multiple_of(row) => value(
+                "sphere",
+                format!("{row} for {len} parameters"),
+                "a row length that divides the number of parameters",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Elements that a task steps, at least.
 const TASK: usize = 1 << 14;
 
 /// Takes step number `step`, the first being 1.
@@ -77,11 +106,10 @@ pub fn adam_on(
     mean: &mut [f32],
     square: &mut [f32],
 ) -> Result<(), Error> {
-    check(config, step, parameters.len())?;
+    config.check(step, parameters.len())?;
     check_length("gradient", gradient.len(), parameters.len())?;
     check_length("mean", mean.len(), parameters.len())?;
     check_length("square", square.len(), parameters.len())?;
-    let scales = Scales::new(config, step);
     // A task is whole rows.
     let row = config.sphere.unwrap_or(1);
     let task = TASK.div_ceil(row) * row;
@@ -91,80 +119,14 @@ pub fn adam_on(
         .zip(gradient.par_chunks(task))
         .zip(mean.par_chunks_mut(task))
         .zip(square.par_chunks_mut(task))
-        .for_each(|(((w, g), m), v)| {
-            let row = config.sphere.unwrap_or(w.len());
-            for (((w, g), m), v) in
-                w.chunks_mut(row).zip(g.chunks(row)).zip(m.chunks_mut(row)).zip(v.chunks_mut(row))
-            {
-                let step = Step { scales, sphere: config.sphere.is_some(), w, g, m, v };
-                dispatch_to(isa, step);
-            }
-        });
+        .for_each(|(((w, g), m), v)| dispatch_to(isa, Step { config, step, w, g, m, v }));
     Ok(())
 }
 
-fn check(config: &AdamConfig, step: u64, len: usize) -> Result<(), Error> {
-    let value = |name, value: String, requirement| Err(Error::Value { name, value, requirement });
-    for (name, beta) in [("beta1", config.beta1), ("beta2", config.beta2)] {
-        if !(0.0..1.0).contains(&beta) {
-            return value(name, beta.to_string(), "at least 0 and less than 1");
-        }
-    }
-    for (name, number) in
-        [("lr", config.lr), ("eps", config.eps), ("weight_decay", config.weight_decay)]
-    {
-        if !(number >= 0.0 && number.is_finite()) {
-            return value(name, number.to_string(), "finite and not negative");
-        }
-    }
-    if step == 0 {
-        return value("step", "0".into(), "at least 1");
-    }
-    match config.sphere {
-        Some(row) if row == 0 || !len.is_multiple_of(row) => value(
-            "sphere",
-            format!("{row} for {len} parameters"),
-            "a row length that divides the number of parameters",
-        ),
-        _ => Ok(()),
-    }
-}
-
-/// The numbers of a step that do not depend on the element.
-#[derive(Clone, Copy)]
-struct Scales {
-    keep_mean: f32,
-    new_mean: f32,
-    keep_square: f32,
-    new_square: f32,
-    decay: f32,
-    /// `lr / (1 - β1^t)`
-    rate: f32,
-    /// `1 / sqrt(1 - β2^t)`
-    root: f32,
-    eps: f32,
-}
-
-impl Scales {
-    fn new(config: &AdamConfig, step: u64) -> Self {
-        let correction = |beta: f64| 1.0 - beta.powf(step as f64);
-        Scales {
-            keep_mean: config.beta1 as f32,
-            new_mean: (1.0 - config.beta1) as f32,
-            keep_square: config.beta2 as f32,
-            new_square: (1.0 - config.beta2) as f32,
-            decay: (1.0 - config.lr * config.weight_decay) as f32,
-            rate: (config.lr / correction(config.beta1)) as f32,
-            root: (1.0 / correction(config.beta2).sqrt()) as f32,
-            eps: config.eps as f32,
-        }
-    }
-}
-
-/// One row (or one task's elements, where there are no rows).
+/// A step of some whole rows.
 struct Step<'a> {
-    scales: Scales,
-    sphere: bool,
+    config: &'a AdamConfig,
+    step: u64,
     w: &'a mut [f32],
     g: &'a [f32],
     m: &'a mut [f32],
@@ -176,34 +138,42 @@ impl Kernel for Step<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let s = self.scales;
-        let radial = if self.sphere {
-            let along = dot::<S>(self.g, self.w);
-            let squared = dot::<S>(self.w, self.w);
-            if squared > 0.0 { (along / squared) as f32 } else { 0.0 }
-        } else {
-            0.0
-        };
-        for (((w, g), m), v) in self.w.iter_mut().zip(self.g).zip(self.m).zip(self.v) {
-            let g = S::mul_add(-radial, *w, *g);
-            *m = S::mul_add(s.keep_mean, *m, s.new_mean * g);
-            *v = S::mul_add(s.keep_square, *v, s.new_square * g * g);
-            let step = *m / S::mul_add(v.sqrt(), s.root, s.eps);
-            *w = S::mul_add(-s.rate, step, s.decay * *w);
-        }
-        if self.sphere {
-            let squared = dot::<S>(self.w, self.w);
-            // A row of zeros has no direction, and stays.
-            let scale = if squared > 0.0 { 1.0 / squared.sqrt() } else { 1.0 } as f32;
-            for w in self.w {
-                *w *= scale;
+        let AdamConfig { lr, beta1, beta2, eps, weight_decay, sphere } = *self.config;
+        let correction = |beta: f64| 1.0 - beta.powf(self.step as f64);
+        let rate = (lr / correction(beta1)) as f32;
+        let root_scale = (1.0 / correction(beta2).sqrt()) as f32;
+        let decay = (1.0 - lr * weight_decay) as f32;
+        let (keep_m, new_m) = (beta1 as f32, (1.0 - beta1) as f32);
+        let (keep_v, new_v) = (beta2 as f32, (1.0 - beta2) as f32);
+        let eps = eps as f32;
+
+        let row = sphere.unwrap_or(self.w.len()).max(1);
+        let rows = self.w.chunks_mut(row).zip(self.g.chunks(row));
+        for (((w, g), m), v) in rows.zip(self.m.chunks_mut(row)).zip(self.v.chunks_mut(row)) {
+            // g - (g . w) w / |w|², on the sphere.
+            let radial = match sphere.map(|_| (dot::<S>(g, w), dot::<S>(w, w))) {
+                Some((along, squared)) if squared > 0.0 => (along / squared) as f32,
+                _ => 0.0,
+            };
+            for (((w, g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
+                let g = S::mul_add(-radial, *w, *g);
+                *m = S::mul_add(keep_m, *m, new_m * g);
+                *v = S::mul_add(keep_v, *v, new_v * g * g);
+                let step = *m / S::mul_add(v.sqrt(), root_scale, eps);
+                *w = S::mul_add(-rate, step, decay * *w);
+            }
+            if sphere.is_some() {
+                let squared = dot::<S>(w, w);
+                // A row of zeros has no direction, and stays.
+                let scale = if squared > 0.0 { 1.0 / squared.sqrt() } else { 1.0 } as f32;
+                w.iter_mut().for_each(|w| *w *= scale);
             }
         }
     }
 }
 
-/// The sum of the squares of all elements: not finite if one of them is not, or if the sum is too
-/// large.
+/// The sum of the squares of all elements. It is not finite if an element is not, or if the sum is
+/// too large.
 ///
 /// The result is the same, bit for bit, for any number of threads.
 pub fn sum_of_squares(values: &[f32]) -> f64 {
@@ -212,9 +182,9 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
         type Output = f64;
         #[inline(always)]
         fn run<S: Simd>(self) -> f64 {
-            const LANES: usize = 16;
-            let mut sums = [0.0; LANES];
-            let (strips, rest) = self.0.as_chunks::<LANES>();
+            const CHAINS: usize = 16;
+            let mut sums = [0.0; CHAINS];
+            let (strips, rest) = self.0.as_chunks::<CHAINS>();
             for strip in strips {
                 for (sum, &x) in sums.iter_mut().zip(strip) {
                     *sum = S::mul_add_f64(x.into(), x.into(), *sum);
@@ -234,15 +204,16 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
     parts.iter().sum()
 }
 
-/// The dot product in single-precision lanes, whose sums over blocks are added in double precision.
+/// The dot product. Sums over blocks are in single precision, in independent chains so that they
+/// fill registers, and the blocks are added in double precision.
 #[inline(always)]
 fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f64 {
-    const LANES: usize = 32;
-    const BLOCK: usize = 64 * LANES;
+    const CHAINS: usize = 32;
+    const BLOCK: usize = 64 * CHAINS;
     let mut total = 0.0;
     for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
-        let mut sums = [0f32; LANES];
-        let (a_strips, b_strips) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+        let mut sums = [0f32; CHAINS];
+        let (a_strips, b_strips) = (a.chunks_exact(CHAINS), b.chunks_exact(CHAINS));
         for (a, b) in a_strips.remainder().iter().zip(b_strips.remainder()) {
             total += f64::from(*a) * f64::from(*b);
         }

@@ -4,41 +4,32 @@
 //! In the layout `[position][image][channel]` all channels of a position go through the same tap,
 //! so the loops over channels are plain vector loops.
 
-use super::shape::ConvShape;
-use super::weights::Role;
+use super::Conv2d;
+use super::shape::Direction;
+use crate::gemm::Matrix;
+use crate::gemm::pack::pack;
 use crate::parallel::ByTask;
-use crate::simd::{Isa, Kernel, Simd, dispatch_to};
+use crate::simd::{Kernel, Simd, dispatch_to};
 use rayon::prelude::*;
 
-/// `result = source * weights`, in the sense of `role`.
+/// `y = x * w`, or `dx = dy * w`.
 pub(super) fn run(
-    isa: Isa,
-    shape: &ConvShape,
-    role: Role,
+    conv: &Conv2d,
+    direction: Direction,
     source: &[f32],
     weights: &[f32],
     result: &mut [f32],
 ) {
+    let shape = &conv.shape;
     let (channels, taps) = (shape.in_channels, shape.taps());
-    let by_tap = transpose(weights, channels, taps);
-    let ([_, width], [_, source_width]) = match role {
-        Role::Forward => (shape.output(), shape.input),
-        Role::InputGradient => (shape.input, shape.output()),
-    };
+    let by_tap = pack(conv.isa, &[Matrix::with_taps(weights, channels, 1, taps)], channels);
+    let by_tap: &[f32] = &by_tap;
     let len = (shape.batch * channels).max(1);
     result.par_chunks_mut(len).by_task().enumerate().for_each(|(position, to)| {
         to.fill(0.0);
-        let at = [position / width, position % width];
-        for (tap, weights) in by_tap.chunks_exact(channels).enumerate() {
-            let tap = [tap / shape.kernel[1], tap % shape.kernel[1]];
-            let from = match role {
-                Role::Forward => shape.source(at, tap),
-                Role::InputGradient => shape.target(at, tap),
-            };
-            if let Some([y, x]) = from {
-                let from = &source[(y * source_width + x) * len..][..len];
-                dispatch_to(isa, Scale { from, weights, to });
-            }
+        for (tap, from) in shape.terms(direction, position) {
+            let (from, weights) = (&source[from * len..][..len], &by_tap[tap * channels..]);
+            dispatch_to(conv.isa, Scale { from, weights: &weights[..channels], to });
         }
     });
 }
@@ -47,28 +38,21 @@ pub(super) fn run(
 ///
 /// Each output row is summed by itself, in single precision over few terms, and the rows in double
 /// precision.
-pub(super) fn weight_gradient(
-    isa: Isa,
-    shape: &ConvShape,
-    input: &[f32],
-    gradient: &[f32],
-    dw: &mut [f32],
-) {
+pub(super) fn weight_gradient(conv: &Conv2d, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+    let shape = &conv.shape;
     let (channels, taps) = (shape.in_channels, shape.taps());
     let len = shape.batch * channels;
     let [height, width] = shape.output();
     let of_tap = |tap: usize| {
-        let tap = [tap / shape.kernel[1], tap % shape.kernel[1]];
         let mut total = vec![0f64; channels];
         let mut sums = vec![0f32; channels];
-        for y in 0..height {
+        for row in 0..height {
             sums.fill(0.0);
-            for x in 0..width {
-                if let Some([sy, sx]) = shape.source([y, x], tap) {
-                    let a = &gradient[(y * width + x) * len..][..len];
-                    let b = &input[(sy * shape.input[1] + sx) * len..][..len];
-                    let sums = &mut sums;
-                    dispatch_to(isa, Correlate { a, b, sums });
+            for col in 0..width {
+                if let Some([from_row, from_col]) = shape.source([row, col], tap) {
+                    let a = &dy[(row * width + col) * len..][..len];
+                    let b = &x[(from_row * shape.input[1] + from_col) * len..][..len];
+                    dispatch_to(conv.isa, Correlate { a, b, sums: &mut sums });
                 }
             }
             for (total, sum) in total.iter_mut().zip(&sums) {
@@ -83,11 +67,6 @@ pub(super) fn weight_gradient(
             *dw = of_tap[channel] as f32;
         }
     }
-}
-
-/// `(channels, taps)` to `(taps, channels)`.
-fn transpose(weights: &[f32], channels: usize, taps: usize) -> Vec<f32> {
-    (0..taps * channels).map(|i| weights[i % channels * taps + i / channels]).collect()
 }
 
 /// `to[n][c] += from[n][c] * weights[c]`.

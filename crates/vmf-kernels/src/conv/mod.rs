@@ -2,11 +2,12 @@
 //!
 //! Activations are in the layout `[height * width][batch][channels]` ("HWNC"): at each position the
 //! batch is a matrix of images by channels, and a convolution is a few dense products of such
-//! matrices with the taps' weights (`direct`), with a 1x1 kernel a single one (`pointwise`). A 3x3
-//! convolution with stride 1 and padding 1 can instead go through Winograd's
-//! algorithm (`winograd`), which does a quarter of the multiplications. Weights are `(out, in /
-//! groups, height, width)`, as PyTorch and Candle have them, and are brought into the kernels'
-//! order inside. [`to_hwnc`] and [`to_nchw`] convert at the edges.
+//! matrices with the weights of the taps (`direct`). With a 1x1 kernel it is a single product
+//! (`pointwise`). A 3x3 convolution with stride 1 and padding 1 can use Winograd's algorithm
+//! (`winograd`), which does a quarter of the multiplications. Two kinds of layers have code of their
+//! own: the first, with three input channels (`narrow`), and those that convolve each channel by
+//! itself (`depthwise`). Weights are `(out, in / groups, height, width)`, as in PyTorch and Candle;
+//! the kernels pack them. [`to_hwnc`] and [`to_nchw`] convert activations at the edges of a model.
 //!
 //! Results are the same, bit for bit, for any number of threads.
 
@@ -18,7 +19,6 @@ mod narrow;
 mod pointwise;
 mod shape;
 mod weight_gradient;
-mod weights;
 mod winograd;
 
 #[cfg(test)]
@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::simd::Isa;
 pub use layout::{to_hwnc, to_nchw};
 pub use shape::ConvShape;
-use weights::Role;
+use shape::Direction;
 
 /// How to compute a convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,8 +39,24 @@ pub enum Algorithm {
     Auto,
     /// Dense products, tap by tap.
     Direct,
-    /// Winograd's F(4x4, 3x3), and its kin for images of 2x2, where they apply, direct elsewhere.
+    /// Winograd's F(4x4, 3x3), or its counterpart for images of 2x2, where they apply; direct
+    /// elsewhere.
     Winograd,
+}
+
+/// The code that computes a convolution in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    /// Channel by channel.
+    Depthwise,
+    /// One product of matrices for all positions.
+    Pointwise,
+    /// One product of matrices for each row of the image, all taps gathered.
+    Narrow,
+    /// Products at the points of Winograd's algorithm.
+    Winograd,
+    /// Products tap by tap.
+    Direct,
 }
 
 /// A convolution of one shape.
@@ -85,21 +101,19 @@ impl Conv2d {
         shape.check_weights("weights", weights.len())?;
         shape.check_output("output", output.len())?;
         if output.is_empty() {
-        } else if shape.is_depthwise() {
-            depthwise::run(self.isa, shape, Role::Forward, input, weights, output);
-        } else if shape.is_pointwise() {
-            pointwise::forward(self.isa, shape, input, weights, output)?;
-        } else if narrow::is_narrow(shape) {
-            narrow::forward(self.isa, shape, input, weights, output);
-        } else if self.winograd() {
-            winograd::run(self.isa, shape, Role::Forward, input, weights, output);
-        } else {
-            direct::run(self.isa, shape, Role::Forward, input, weights, output);
+            return Ok(());
+        }
+        match self.forward_route() {
+            Route::Depthwise => depthwise::run(self, Direction::Forward, input, weights, output),
+            Route::Pointwise => pointwise::run(self, Direction::Forward, input, weights, output)?,
+            Route::Narrow => narrow::forward(self, input, weights, output),
+            Route::Winograd => winograd::run(self, Direction::Forward, input, weights, output),
+            Route::Direct => direct::run(self, Direction::Forward, input, weights, output),
         }
         Ok(())
     }
 
-    /// The gradient of a loss by the input, from its gradient by the output.
+    /// The gradient of a loss with respect to the input, from that with respect to the output.
     ///
     /// # Shapes
     /// As in [`forward`](Conv2d::forward).
@@ -113,21 +127,21 @@ impl Conv2d {
         shape.check_output("output_gradient", output_gradient.len())?;
         shape.check_weights("weights", weights.len())?;
         shape.check_input("input_gradient", input_gradient.len())?;
-        let (isa, role) = (self.isa, Role::InputGradient);
         if input_gradient.is_empty() {
-        } else if shape.is_depthwise() {
-            depthwise::run(isa, shape, role, output_gradient, weights, input_gradient);
-        } else if shape.is_pointwise() {
-            pointwise::input_gradient(isa, shape, output_gradient, weights, input_gradient)?;
-        } else if self.winograd() {
-            winograd::run(isa, shape, role, output_gradient, weights, input_gradient);
-        } else {
-            direct::run(isa, shape, role, output_gradient, weights, input_gradient);
+            return Ok(());
+        }
+        let (direction, dy, w, dx) =
+            (Direction::InputGradient, output_gradient, weights, input_gradient);
+        match self.input_gradient_route() {
+            Route::Depthwise => depthwise::run(self, direction, dy, w, dx),
+            Route::Pointwise => pointwise::run(self, direction, dy, w, dx)?,
+            Route::Winograd => winograd::run(self, direction, dy, w, dx),
+            Route::Narrow | Route::Direct => direct::run(self, direction, dy, w, dx),
         }
         Ok(())
     }
 
-    /// The gradient of a loss by the weights.
+    /// The gradient of a loss with respect to the weights.
     ///
     /// # Shapes
     /// As in [`forward`](Conv2d::forward).
@@ -141,24 +155,50 @@ impl Conv2d {
         shape.check_input("input", input.len())?;
         shape.check_output("output_gradient", output_gradient.len())?;
         shape.check_weights("weight_gradient", weight_gradient.len())?;
-        if shape.is_depthwise() {
-            depthwise::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);
-        } else if shape.is_pointwise() && pointwise::shares_weights(shape) {
-            pointwise::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient)?;
-        } else if !narrow::is_narrow(shape) && self.winograd() {
-            winograd::weight_gradient(self.isa, shape, input, output_gradient, weight_gradient);
-        } else {
-            direct_gradient::run(self.isa, shape, input, output_gradient, weight_gradient);
+        let (x, dy, dw) = (input, output_gradient, weight_gradient);
+        match self.weight_gradient_route() {
+            Route::Depthwise => depthwise::weight_gradient(self, x, dy, dw),
+            Route::Pointwise => pointwise::weight_gradient(self, x, dy, dw)?,
+            Route::Narrow => narrow::weight_gradient(self, x, dy, dw),
+            Route::Winograd => winograd::weight_gradient(self, x, dy, dw),
+            Route::Direct => direct_gradient::run(self, x, dy, dw),
         }
         Ok(())
     }
 
-    fn winograd(&self) -> bool {
-        self.shape.is_plain_3x3()
-            && match self.algorithm {
-                Algorithm::Auto => winograd::pays(&self.shape),
-                Algorithm::Direct => false,
-                Algorithm::Winograd => true,
-            }
+    fn forward_route(&self) -> Route {
+        match &self.shape {
+            shape if shape.is_depthwise() => Route::Depthwise,
+            shape if shape.is_pointwise() => Route::Pointwise,
+            shape if shape.is_narrow() => Route::Narrow,
+            _ => self.winograd_or_direct(),
+        }
+    }
+
+    fn input_gradient_route(&self) -> Route {
+        match self.forward_route() {
+            // Few channels of the result are no reason to gather.
+            Route::Narrow => self.winograd_or_direct(),
+            route => route,
+        }
+    }
+
+    fn weight_gradient_route(&self) -> Route {
+        match self.forward_route() {
+            Route::Pointwise if !pointwise::shares_weights(&self.shape) => Route::Direct,
+            route => route,
+        }
+    }
+
+    fn winograd_or_direct(&self) -> Route {
+        let winograd = match self.algorithm {
+            Algorithm::Auto => winograd::pays(&self.shape),
+            Algorithm::Direct => false,
+            Algorithm::Winograd => true,
+        };
+        match winograd && self.shape.is_plain_3x3() {
+            true => Route::Winograd,
+            false => Route::Direct,
+        }
     }
 }

@@ -5,97 +5,80 @@
 //! make one of length 27 whose weights are already in order, as `(out, in, taps)` is `(out, in *
 //! taps)`.
 
+use super::Conv2d;
+use super::direct_gradient::{PackedInput, sum_over_rows};
 use super::shape::ConvShape;
-use crate::gemm::tile::{MicroKernel, Next, Product};
+use super::weight_gradient::Segments;
+use crate::gemm::Matrix;
+use crate::gemm::micro_kernel::{MicroKernel, Next, Product};
+use crate::gemm::pack::pack;
 use crate::parallel::ByTask;
 use crate::scratch::Scratch;
-use crate::simd::Isa;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Whether gathering pays: it does while a tap is shorter than a register or two.
-pub(super) fn is_narrow(shape: &ConvShape) -> bool {
-    shape.groups == 1 && shape.in_channels < 8 && shape.taps() > 1
-}
-
 /// Channels after gathering.
-pub(super) fn channels(shape: &ConvShape) -> usize {
+fn gathered_channels(shape: &ConvShape) -> usize {
     shape.in_channels * shape.taps()
 }
 
 /// `y = x * w`.
-pub(super) fn forward(
-    isa: Isa,
-    shape: &ConvShape,
-    input: &[f32],
-    weights: &[f32],
-    output: &mut [f32],
-) {
-    let kernel = MicroKernel::of(isa);
-    let depth = channels(shape);
-    let panel_len = depth * kernel.cols;
-    let panels = shape.out_channels.div_ceil(kernel.cols);
-    let mut packed = Scratch::take(panels * panel_len);
-    packed.fill(0.0);
-    for (o, row) in weights.chunks_exact(depth).enumerate() {
-        for (k, &w) in row.iter().enumerate() {
-            packed[(o / kernel.cols) * panel_len + k * kernel.cols + o % kernel.cols] = w;
+pub(super) fn forward(conv: &Conv2d, x: &[f32], w: &[f32], y: &mut [f32]) {
+    let (shape, kernel) = (&conv.shape, MicroKernel::new(conv.isa));
+    let (outputs, kc, nr) = (shape.out_channels, gathered_channels(shape), kernel.nr);
+    let packed = pack(conv.isa, &[Matrix::with_taps(w, outputs, kc, 1)], nr);
+    let rows = shape.output()[1] * shape.batch;
+    y.par_chunks_mut((rows * outputs).max(1)).by_task().enumerate().for_each(|(out_row, to)| {
+        let mut gathered = Scratch::take(rows * kc);
+        gather(shape, x, out_row, 0..kc, kc, &mut gathered);
+        for panel in 0..outputs.div_ceil(nr) {
+            let product = Product {
+                rows,
+                cols: nr.min(outputs - panel * nr),
+                segments: &[(0, 0)],
+                kc,
+                a: gathered.as_ptr(),
+                a_row_stride: kc,
+                a_k_stride: 1,
+                b: packed[panel * kc * nr..][..kc * nr].as_ptr(),
+                next: Next::default(),
+                c: to[panel * nr..].as_mut_ptr(),
+                c_stride: outputs,
+                accumulate: false,
+            };
+            // SAFETY: `gathered` holds `rows` rows of `kc`, the slice of `packed` is a whole
+            // panel of them, and `to` is one output row of the image, `rows` rows of all
+            // output channels.
+            unsafe { kernel.run(&product) };
         }
-    }
-    let packed: &[f32] = &packed;
-    let width = shape.output()[1];
-    output
-        .par_chunks_mut((width * shape.batch * shape.out_channels).max(1))
-        .by_task()
-        .enumerate()
-        .for_each(|(y, to)| {
-            let rows = width * shape.batch;
-            let mut gathered = Scratch::take(rows * depth);
-            gather(shape, input, y, 0..depth, depth, &mut gathered);
-            for panel in 0..panels {
-                let product = Product {
-                    segments: &[(0, 0)],
-                    depth,
-                    a: gathered.as_ptr(),
-                    a_row: depth,
-                    a_step: 1,
-                    b: packed[panel * panel_len..].as_ptr(),
-                    b_step: kernel.cols,
-                    next: Next::default(),
-                    c: to[panel * kernel.cols..].as_mut_ptr(),
-                    c_row: shape.out_channels,
-                    cols: kernel.cols.min(shape.out_channels - panel * kernel.cols),
-                    accumulate: false,
-                };
-                // SAFETY: `gathered` holds `rows` rows of `depth`, `packed` whole panels of that
-                // depth, and `to` is one output row of the image, `rows` rows of
-                // all output channels.
-                unsafe { kernel.run(rows, &product) };
-            }
-        });
-}
-
-/// The gathered input of some output rows in panels `[panel][row][width]`, for the weight gradient.
-pub(super) fn pack(shape: &ConvShape, input: &[f32], out: Range<usize>, width: usize) -> Scratch {
-    let (depth, per_row) = (channels(shape), shape.output()[1] * shape.batch);
-    let rows = out.len() * per_row;
-    let mut packed = Scratch::take(depth.next_multiple_of(width) * rows);
-    packed.par_chunks_mut(rows * width).by_task().enumerate().for_each(|(panel, to)| {
-        let columns = panel * width..depth.min((panel + 1) * width);
-        to.par_chunks_mut(per_row * width)
-            .by_task()
-            .zip(out.clone())
-            .for_each(|(to, y)| gather(shape, input, y, columns.clone(), width, to));
     });
-    packed
 }
 
-/// Writes what the outputs of row `y` see: columns, each a channel through a tap, of rows `(x,
-/// image)`, `stride` apart.
+/// `dw = dyᵀ x`, with the gathered taps as the columns of x.
+pub(super) fn weight_gradient(conv: &Conv2d, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+    let (shape, nr) = (&conv.shape, MicroKernel::new(conv.isa).nr);
+    let (columns, per_row) = (gathered_channels(shape), shape.output()[1] * shape.batch);
+    sum_over_rows(conv, dy, dw, [1, columns], |_, out: Range<usize>| {
+        let rows = out.len() * per_row;
+        let mut packed = Scratch::take(columns.next_multiple_of(nr) * rows);
+        packed.par_chunks_mut(rows * nr).by_task().enumerate().for_each(|(panel, to)| {
+            let of_panel = panel * nr..columns.min((panel + 1) * nr);
+            to.par_chunks_mut(per_row * nr)
+                .by_task()
+                .zip(out.clone())
+                .for_each(|(to, row)| gather(shape, x, row, of_panel.clone(), nr, to));
+        });
+        let products = vec![Segments { starts: vec![(0, 0)], rows }];
+        PackedInput { data: packed, rows, products }
+    });
+}
+
+/// Writes what the outputs of image row `row` see: columns, each a channel through a tap, of rows
+/// `(x, image)`, `stride` apart.
 fn gather(
     shape: &ConvShape,
     input: &[f32],
-    y: usize,
+    row: usize,
     columns: Range<usize>,
     stride: usize,
     to: &mut [f32],
@@ -103,12 +86,12 @@ fn gather(
     let (taps, channels) = (shape.taps(), shape.in_channels);
     // Where each column is for the first image.
     let mut places = Vec::with_capacity(columns.len());
-    for (x, to) in to.chunks_exact_mut(shape.batch * stride).enumerate() {
+    for (col, to) in to.chunks_exact_mut(shape.batch * stride).enumerate() {
         places.clear();
         places.extend(columns.clone().map(|column| {
             let (channel, tap) = (column / taps, column % taps);
-            let [sy, sx] = shape.source([y, x], [tap / shape.kernel[1], tap % shape.kernel[1]])?;
-            Some((sy * shape.input[1] + sx) * shape.batch * channels + channel)
+            let [y, x] = shape.source([row, col], tap)?;
+            Some((y * shape.input[1] + x) * shape.batch * channels + channel)
         }));
         for (image, to) in to.chunks_exact_mut(stride).enumerate() {
             for (to, place) in to.iter_mut().zip(&places) {

@@ -2,6 +2,16 @@
 //! taps.
 
 use crate::error::{Error, check_length};
+use crate::gemm::Matrix;
+
+/// Which activations a convolution computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// The output, from the input.
+    Forward,
+    /// The gradient with respect to the input, from that with respect to the output.
+    InputGradient,
+}
 
 /// The sizes of a two-dimensional convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +103,15 @@ impl ConvShape {
         self.out_channels / self.groups
     }
 
-    /// Where tap `(ky, kx)` of output `(y, x)` falls in the input, if not on the padding.
+    /// Height and width of a tap's place in the kernel.
+    fn offset(&self, tap: usize) -> [usize; 2] {
+        [tap / self.kernel[1], tap % self.kernel[1]]
+    }
+
+    /// Where a tap of output `(y, x)` falls in the input, if not on the padding.
     #[inline]
-    pub(super) fn source(&self, out: [usize; 2], tap: [usize; 2]) -> Option<[usize; 2]> {
+    pub(super) fn source(&self, out: [usize; 2], tap: usize) -> Option<[usize; 2]> {
+        let tap = self.offset(tap);
         let along = |axis: usize| {
             (out[axis] * self.stride + tap[axis] * self.dilation)
                 .checked_sub(self.padding)
@@ -104,11 +120,10 @@ impl ConvShape {
         Some([along(0)?, along(1)?])
     }
 
-    /// The output that sees input `(y, x)` through tap `(ky, kx)`, if there is one: the inverse of
-    /// `source`.
+    /// The output that sees input `(y, x)` through a tap, if there is one: the inverse of `source`.
     #[inline]
-    pub(super) fn target(&self, input: [usize; 2], tap: [usize; 2]) -> Option<[usize; 2]> {
-        let output = self.output();
+    fn target(&self, input: [usize; 2], tap: usize) -> Option<[usize; 2]> {
+        let (output, tap) = (self.output(), self.offset(tap));
         let along = |axis: usize| {
             (input[axis] + self.padding)
                 .checked_sub(tap[axis] * self.dilation)
@@ -117,6 +132,57 @@ impl ConvShape {
                 .filter(|&at| at < output[axis])
         };
         Some([along(0)?, along(1)?])
+    }
+
+    /// Channels of the activations that are read and of those that are computed.
+    pub(super) fn channels(&self, direction: Direction) -> [usize; 2] {
+        match direction {
+            Direction::Forward => [self.in_channels, self.out_channels],
+            Direction::InputGradient => [self.out_channels, self.in_channels],
+        }
+    }
+
+    /// The terms of the sum at `position` of the result: taps, and the positions of the source that
+    /// are seen through them.
+    pub(super) fn terms(
+        &self,
+        direction: Direction,
+        position: usize,
+    ) -> impl Iterator<Item = (usize, usize)> {
+        let ([_, width], [_, source_width]) = match direction {
+            Direction::Forward => (self.output(), self.input),
+            Direction::InputGradient => (self.input, self.output()),
+        };
+        let at = [position / width, position % width];
+        (0..self.taps()).filter_map(move |tap| {
+            let [y, x] = match direction {
+                Direction::Forward => self.source(at, tap)?,
+                Direction::InputGradient => self.target(at, tap)?,
+            };
+            Some((tap, y * source_width + x))
+        })
+    }
+
+    /// One group's weights as a matrix, channels of the result by channels of the source. Taps have
+    /// the same numbers in both directions.
+    pub(super) fn weight_matrix<'a>(
+        &self,
+        direction: Direction,
+        weights: &'a [f32],
+        group: usize,
+    ) -> Matrix<'a> {
+        let (outputs, inputs, taps) = (self.group_outputs(), self.group_inputs(), self.taps());
+        let len = outputs * inputs * taps;
+        let m = Matrix::with_taps(&weights[group * len..][..len], outputs, inputs, taps);
+        match direction {
+            Direction::Forward => m,
+            Direction::InputGradient => m.transposed(),
+        }
+    }
+
+    /// Whether a tap has so few channels that it is faster to gather all taps into one sum.
+    pub(super) fn is_narrow(&self) -> bool {
+        self.groups == 1 && self.in_channels < 8 && self.taps() > 1
     }
 
     /// Whether it is the 3x3 convolution that Winograd's algorithm computes.

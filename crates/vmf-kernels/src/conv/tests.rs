@@ -223,6 +223,28 @@ fn bits_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
+fn each_shape_takes_its_route() {
+    use Route::*;
+    let plain = |inputs, outputs, size| ConvShape::same(8, inputs, outputs, [size; 2], 3);
+    let routes = |shape| {
+        let conv = Conv2d::new(shape).unwrap();
+        [conv.forward_route(), conv.input_gradient_route(), conv.weight_gradient_route()]
+    };
+    assert_eq!(routes(plain(16, 16, 4)), [Winograd; 3]);
+    assert_eq!(routes(plain(16, 16, 2)), [Winograd; 3]);
+    assert_eq!(routes(plain(16, 16, 3)), [Direct; 3]);
+    assert_eq!(routes(plain(15, 16, 4)), [Direct; 3]);
+    assert_eq!(routes(ConvShape { stride: 2, ..plain(16, 16, 4) }), [Direct; 3]);
+    assert_eq!(routes(plain(3, 64, 32)), [Narrow, Direct, Narrow]);
+    assert_eq!(routes(ConvShape { groups: 16, ..plain(16, 16, 4) }), [Depthwise; 3]);
+    assert_eq!(routes(ConvShape::same(8, 128, 128, [4, 4], 1)), [Pointwise; 3]);
+    let few_weights = ConvShape::same(8, 128, 127, [4, 4], 1);
+    assert_eq!(routes(few_weights), [Pointwise, Pointwise, Direct]);
+    let narrow = Conv2d::new(plain(3, 64, 32)).unwrap().with_algorithm(Algorithm::Winograd);
+    assert_eq!(narrow.input_gradient_route(), Winograd);
+}
+
+#[test]
 fn layouts_convert_both_ways() {
     let (n, c, s) = (3, 5, 37);
     let nchw: Vec<f32> = (0..n * c * s).map(|i| i as f32).collect();

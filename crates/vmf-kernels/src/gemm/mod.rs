@@ -1,32 +1,30 @@
 //! Dense matrix products, by the algorithm of Goto and van de Geijn, *Anatomy of High-Performance
-//! Matrix Multiplication* (2008).
+//! Matrix Multiplication* (2008), with the names that BLIS gives its parts.
 //!
-//! A slab of B is packed into panels that the micro-kernel (`tile`) reads front to back: a panel of
-//! B (`DEPTH` x 16 with AVX2) stays in the first-level cache while the rows of A pass by, which
-//! come from the second level. Rows of A that lie in memory as such are read in place; a transposed
-//! A is packed as well. Linear layers and convolutions with 1x1 kernels are this product three
-//! times: `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
+//! A block of B, `KC x NC`, is packed into panels of NR columns. One panel stays in the first-level
+//! cache while the rows of A, `MC` of them at a time from the second level, pass through the
+//! [micro-kernel](micro_kernel). A is read in place if its rows are contiguous and packed as well
+//! if not. Linear layers and convolutions with 1x1 kernels are this product three times:
+//! `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
 
-pub(crate) mod tile;
+pub(crate) mod micro_kernel;
+pub(crate) mod pack;
 
 use crate::error::{Error, check_length};
-use crate::parallel::ByTask;
-use crate::scratch::{Scratch, Shared};
-use crate::simd::{Isa, Kernel, Simd, dispatch_to};
-use crate::transpose::transpose;
+use crate::parallel::{ByTask, Shared};
+use crate::simd::Isa;
+use micro_kernel::{MicroKernel, Next, Product};
+use pack::pack;
 use rayon::prelude::*;
-use tile::{MicroKernel, Next, Product};
 
-/// Depth of a packed slab: a panel of B has 16 KB with AVX2, 32 KB with AVX-512, as much as a
-/// first-level cache.
-const DEPTH: usize = 256;
-/// Rows of A in a block: with [`DEPTH`], under a megabyte.
-const ROWS: usize = 768;
-/// Columns of a packed slab of B.
-const COLS: usize = 1024;
-/// Steps of the sum that are packed at a time, so that the lines written to stay in cache.
-const BLOCK: usize = 32;
-/// Rows, and panels of B, in one task, at most.
+/// Steps of the sum in a block: a panel of B has 16 KB with AVX2 and 32 KB with AVX-512, as much as
+/// a first-level cache.
+const KC: usize = 256;
+/// Rows of A in a block: with [`KC`], under a megabyte.
+const MC: usize = 768;
+/// Columns of B in a block.
+const NC: usize = 1024;
+/// Rows of A, and panels of B, in one task, at most.
 const TASK: (usize, usize) = (96, 8);
 /// Tasks that each thread should have, so that none waits long for another.
 const TASKS: usize = 4;
@@ -39,13 +37,20 @@ pub struct Matrix<'a> {
     cols: usize,
     row_stride: usize,
     col_stride: usize,
+    /// Numbers of an element: one, or the taps of a convolution's weights.
+    taps: usize,
 }
 
 impl<'a> Matrix<'a> {
     /// A row-major matrix.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Result<Self, Error> {
         check_length("data", data.len(), elements(rows, cols)?)?;
-        Ok(Matrix { data, rows, cols, row_stride: cols, col_stride: 1 })
+        Ok(Matrix::with_taps(data, rows, cols, 1))
+    }
+
+    /// The weights of a convolution, `(outputs, inputs, taps)`, for [`pack`].
+    pub(crate) fn with_taps(data: &'a [f32], rows: usize, cols: usize, taps: usize) -> Self {
+        Matrix { data, rows, cols, row_stride: cols * taps, col_stride: taps, taps }
     }
 
     /// The same elements seen as the transpose.
@@ -59,19 +64,14 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Some rows and columns of it, of which there is at least one each.
-    fn part(self, row: usize, rows: usize, col: usize, cols: usize) -> Self {
-        Matrix {
-            data: &self.data[row * self.row_stride + col * self.col_stride..],
-            rows,
-            cols,
-            ..self
-        }
+    /// `rows` rows from `row` on and `cols` columns from `col` on, at least one of each.
+    pub(crate) fn part(self, row: usize, rows: usize, col: usize, cols: usize) -> Self {
+        let first = row * self.row_stride + col * self.col_stride;
+        Matrix { data: &self.data[first..], rows, cols, ..self }
     }
 }
 
-/// The elements of a matrix. Whatever is reached in one whose elements can be counted has a place
-/// that can be, too.
+/// The elements of a matrix, if they can be counted. Every place inside such a matrix can be, too.
 fn elements(rows: usize, cols: usize) -> Result<usize, Error> {
     rows.checked_mul(cols).ok_or_else(|| Error::Value {
         name: "shape",
@@ -106,31 +106,32 @@ pub fn gemm_on(
     if a.cols == 0 && !accumulate {
         c.fill(0.0);
     }
-    let kernel = MicroKernel::of(isa);
-    let stride = b.cols;
+    let kernel = MicroKernel::new(isa);
+    let c_stride = b.cols;
     let c = Shared::new(c);
-    for col in (0..b.cols).step_by(COLS) {
-        let cols = COLS.min(b.cols - col);
-        for k in (0..a.cols).step_by(DEPTH) {
-            let depth = DEPTH.min(a.cols - k);
-            let b_panels = pack(isa, b.transposed().part(col, cols, k, depth), kernel.cols);
-            for row in (0..a.rows).step_by(ROWS) {
-                let rows = ROWS.min(a.rows - row);
+    for col in (0..b.cols).step_by(NC) {
+        let cols = NC.min(b.cols - col);
+        for k in (0..a.cols).step_by(KC) {
+            let kc = KC.min(a.cols - k);
+            let b_panels = pack(isa, &[b.transposed().part(col, cols, k, kc)], kernel.nr);
+            for row in (0..a.rows).step_by(MC) {
+                let rows = MC.min(a.rows - row);
                 let block = Block {
+                    kernel,
                     rows,
                     cols,
-                    depth,
+                    kc,
                     c,
-                    origin: row * stride + col,
-                    stride,
+                    c_first: row * c_stride + col,
+                    c_stride,
                     accumulate: accumulate || k > 0,
                 };
-                let part = a.part(row, rows, k, depth);
+                let a = a.part(row, rows, k, kc);
                 if a.col_stride == 1 {
-                    block.multiply(kernel, Left::in_place(part), &b_panels);
+                    block.multiply(BlockOfA::InPlace(a), &b_panels);
                 } else {
-                    let packed = pack(isa, part, kernel.panel_rows);
-                    block.multiply(kernel, Left::packed(&packed, depth, kernel), &b_panels);
+                    let a_panels = pack(isa, &[a], kernel.a_panel);
+                    block.multiply(BlockOfA::Packed(&a_panels), &b_panels);
                 }
             }
         }
@@ -138,148 +139,92 @@ pub fn gemm_on(
     Ok(())
 }
 
-/// Copies a matrix into panels of `width` rows: `[panel][column][row within panel]`, the last panel
-/// padded with zeros.
-fn pack(isa: Isa, m: Matrix, width: usize) -> Scratch {
-    let mut packed = Scratch::take(m.rows.div_ceil(width) * width * m.cols);
-    packed.par_chunks_mut(width * m.cols).by_task().enumerate().for_each(|(panel, to)| {
-        let first = panel * width;
-        let rows = width.min(m.rows - first);
-        if rows < width {
-            to.fill(0.0);
-        }
-        let m = m.part(first, rows, 0, m.cols);
-        dispatch_to(isa, PackPanel { m, width, to });
-    });
-    packed
-}
-
-struct PackPanel<'a> {
-    m: Matrix<'a>,
-    width: usize,
-    to: &'a mut [f32],
-}
-
-impl Kernel for PackPanel<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let PackPanel { m, width, to } = self;
-        if m.row_stride == 1 {
-            for (col, to) in to.chunks_exact_mut(width).enumerate() {
-                to[..m.rows].copy_from_slice(&m.data[col * m.col_stride..][..m.rows]);
-            }
-            return;
-        }
-        let places: [usize; BLOCK] = std::array::from_fn(|col| col * width);
-        for block in (0..m.cols).step_by(BLOCK) {
-            let places = &places[..BLOCK.min(m.cols - block)];
-            let (from, to) = (&m.data[block..], &mut to[block * width..]);
-            transpose::<S>(from, m.row_stride, m.rows, places, to, BLOCK);
-        }
-    }
-}
-
-/// The rows of A in a block, as the micro-kernel reads them.
+/// `MC x KC` elements of A.
 #[derive(Clone, Copy)]
-struct Left<'a> {
-    data: &'a [f32],
-    /// From one row to the next, and from one step of the sum to the next.
-    row: usize,
-    step: usize,
-    /// The rows of a panel and its elements, if A was packed.
-    panel: Option<(usize, usize)>,
-}
-
-impl<'a> Left<'a> {
-    /// Rows that lie in memory as such.
-    fn in_place(m: Matrix<'a>) -> Self {
-        Left { data: m.data, row: m.row_stride, step: 1, panel: None }
-    }
-
-    /// Rows that were packed into panels.
-    fn packed(data: &'a [f32], depth: usize, kernel: MicroKernel) -> Self {
-        let width = kernel.panel_rows;
-        Left { data, row: 1, step: width, panel: Some((width, width * depth)) }
-    }
-
-    /// The elements from `row` on, which is the first of a panel if there are any, and those of the
-    /// panel that follows.
-    fn at_row(&self, row: usize) -> (&'a [f32], Option<&'a [f32]>) {
-        match self.panel {
-            None => (&self.data[row * self.row..], None),
-            Some((rows, len)) => {
-                let (own, following) = self.data[row / rows * len..].split_at(len);
-                (own, Some(following))
-            }
-        }
-    }
+enum BlockOfA<'a> {
+    /// A row-major matrix.
+    InPlace(Matrix<'a>),
+    /// Panels of [`MicroKernel::a_panel`] rows.
+    Packed(&'a [f32]),
 }
 
 /// How many rows, and how many panels of B, to give a task, so that every thread has several.
-fn task_size(rows: usize, panels: usize, least_rows: usize, threads: usize) -> (usize, usize) {
+fn task_size(rows: usize, panels: usize, a_panel: usize, threads: usize) -> (usize, usize) {
     let mut size = TASK;
     let tasks = |(r, p): (usize, usize)| rows.div_ceil(r) * panels.div_ceil(p);
-    while tasks(size) < TASKS * threads && size != (least_rows, 1) {
+    while tasks(size) < TASKS * threads && size != (a_panel, 1) {
         size = match size {
-            (rows, 1) => ((rows / 2).max(least_rows), 1),
+            (rows, 1) => ((rows / 2).max(a_panel), 1),
             (rows, panels) => (rows, panels / 2),
         };
     }
     size
 }
 
-/// Some rows and columns of C, to which a slab of the sum contributes.
+/// `MC x NC` elements of C, to which `KC` steps of the sum contribute.
 struct Block<'a> {
+    kernel: MicroKernel,
     rows: usize,
     cols: usize,
-    depth: usize,
+    kc: usize,
     c: Shared<'a>,
-    /// The first element, and from one row to the next.
-    origin: usize,
-    stride: usize,
+    /// The block's first element in C.
+    c_first: usize,
+    /// From one row of C to the next.
+    c_stride: usize,
     accumulate: bool,
 }
 
 impl Block<'_> {
-    fn multiply(&self, kernel: MicroKernel, a: Left, b: &[f32]) {
-        let (width, panel_len) = (kernel.cols, kernel.cols * self.depth);
-        let panels = self.cols.div_ceil(width);
-        let (least, threads) = (kernel.panel_rows, rayon::current_num_threads());
-        let (task_rows, task_panels) = task_size(self.rows, panels, least, threads);
-        let step = a.panel.map_or(task_rows, |(rows, _)| rows);
+    fn multiply(&self, a: BlockOfA, b: &[f32]) {
+        let MicroKernel { nr, a_panel, .. } = self.kernel;
+        let (kc, panels) = (self.kc, self.cols.div_ceil(nr));
+        let threads = rayon::current_num_threads();
+        let (task_rows, task_panels) = task_size(self.rows, panels, a_panel, threads);
+        // A packed A is multiplied panel by panel.
+        let step = match a {
+            BlockOfA::InPlace(_) => task_rows,
+            BlockOfA::Packed(_) => a_panel,
+        };
         assert!(task_rows.is_multiple_of(step));
         let across = panels.div_ceil(task_panels);
         (0..self.rows.div_ceil(task_rows) * across).into_par_iter().by_task().for_each(|task| {
             let (down, right) = (task / across * task_rows, task % across * task_panels);
             let last = panels.min(right + task_panels);
             for panel in right..last {
-                let cols = width.min(self.cols - panel * width);
-                let next_b = (panel + 1 < last).then(|| b[(panel + 1) * panel_len..].as_ptr());
+                let cols = nr.min(self.cols - panel * nr);
+                let next_b = (panel + 1 < last).then(|| b[(panel + 1) * nr * kc..].as_ptr());
                 for row in (down..self.rows.min(down + task_rows)).step_by(step) {
                     let rows = step.min(self.rows - row);
-                    let (left, next_a) = a.at_row(row);
-                    assert!((rows - 1) * a.row + (self.depth - 1) * a.step < left.len());
-                    let at = self.origin + row * self.stride + panel * width;
+                    let (a, [a_row_stride, a_k_stride], next_a) = match a {
+                        BlockOfA::InPlace(a) => {
+                            (&a.data[row * a.row_stride..], [a.row_stride, 1], None)
+                        }
+                        BlockOfA::Packed(a) => {
+                            let (panel, next) = a[row * kc..].split_at(a_panel * kc);
+                            (panel, [1, a_panel], Some(next.as_ptr()))
+                        }
+                    };
+                    assert!((rows - 1) * a_row_stride + (kc - 1) * a_k_stride < a.len());
+                    let c = self.c_first + row * self.c_stride + panel * nr;
                     let product = Product {
-                        segments: &[(0, 0)],
-                        depth: self.depth,
-                        a: left.as_ptr(),
-                        a_row: a.row,
-                        a_step: a.step,
-                        b: b[panel * panel_len..][..panel_len].as_ptr(),
-                        b_step: width,
-                        next: Next { a: next_a.map(<[f32]>::as_ptr), b: next_b },
-                        c: self.c.at(at, (rows - 1) * self.stride + cols),
-                        c_row: self.stride,
+                        rows,
                         cols,
+                        segments: &[(0, 0)],
+                        kc,
+                        a: a.as_ptr(),
+                        a_row_stride,
+                        a_k_stride,
+                        b: b[panel * nr * kc..][..nr * kc].as_ptr(),
+                        next: Next { a: next_a, b: next_b },
+                        c: self.c.at(c, (rows - 1) * self.c_stride + cols),
+                        c_stride: self.c_stride,
                         accumulate: self.accumulate,
                     };
                     // SAFETY: A's last element was checked above, the slice of B is a whole panel,
-                    // `at` checked C's last element. Steps divide tasks, so
-                    // each task writes elements of its own.
-                    unsafe { kernel.run(rows, &product) };
+                    // `at` checked C's last element. Steps divide tasks, so each task writes
+                    // elements of its own.
+                    unsafe { self.kernel.run(&product) };
                 }
             }
         });
@@ -345,13 +290,13 @@ mod tests {
 
     #[test]
     fn every_thread_has_tasks_of_whole_panels() {
-        for least in [12, 24, 48] {
+        for a_panel in [12, 24, 48] {
             for threads in [1, 2, 8, 64] {
                 for (rows, panels) in [(64, 2), (64, 32), (768, 32), (1, 1)] {
-                    let (r, p) = task_size(rows, panels, least, threads);
-                    assert!(r.is_multiple_of(least) && (1..=TASK.1).contains(&p));
+                    let (r, p) = task_size(rows, panels, a_panel, threads);
+                    assert!(r.is_multiple_of(a_panel) && (1..=TASK.1).contains(&p));
                     let enough = rows.div_ceil(r) * panels.div_ceil(p) >= TASKS * threads;
-                    assert!(enough || (r, p) == (least, 1), "{rows} {panels} {threads}");
+                    assert!(enough || (r, p) == (a_panel, 1), "{rows} {panels} {threads}");
                 }
             }
         }

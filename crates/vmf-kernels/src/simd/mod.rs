@@ -69,9 +69,9 @@ impl Isa {
         })
     }
 
-    /// The one that `VMF_ISA` names, if it is set; an error if that is none, or if this processor
-    /// does not have it. Kernels do not mind such a mistake, and use what they can: a program
-    /// may ask here, to tell its user.
+    /// The instruction set that `VMF_ISA` names, if it is set; an error if there is no such set or
+    /// this processor does not have it. Kernels ignore such a mistake and use the best set they
+    /// can, so a program that wants to tell its user asks here.
     pub fn requested() -> Result<Option<Isa>, Error> {
         match std::env::var_os("VMF_ISA") {
             None => Ok(None),
@@ -104,11 +104,10 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Asks for the cache line at `p`, which need not be a valid address, to be brought into the
-/// second-level cache.
+/// Prefetches the cache line at `p`, which need not be a valid address, into the second-level cache.
 ///
-/// Into the first it would often come in vain: what kernels ask for lies large powers of two apart,
-/// in few of its sets, and is driven out before it is read.
+/// From the first level it would often be evicted before it is read: what kernels prefetch lies
+/// large powers of two apart, in few of its sets.
 #[inline(always)]
 pub(crate) fn prefetch_line<T>(p: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -120,7 +119,7 @@ pub(crate) fn prefetch_line<T>(p: *const T) {
     let _ = p;
 }
 
-/// Asks for all cache lines of `data`, which arrive while something else is computed.
+/// Prefetches all cache lines of `data`.
 #[inline(always)]
 pub(crate) fn prefetch<T>(data: &[T]) {
     const LINE: usize = 64;
@@ -132,8 +131,8 @@ pub(crate) fn prefetch<T>(data: &[T]) {
 /// What a kernel knows at compile time about the instruction set that it is compiled for.
 ///
 /// Only [`dispatch_to`] can name the types that implement this trait, and it does so after it has
-/// detected their instructions. Whoever holds an `S: Simd` therefore runs on a processor that has
-/// them, and needs no `unsafe` to compute with registers.
+/// detected their instructions. Code that is generic over `S: Simd` therefore runs only on a
+/// processor that has them, and needs no `unsafe` to compute with registers.
 pub trait Simd: sealed::Sealed + Copy + Send + Sync + 'static {
     /// `f32` lanes of a vector register.
     const LANES: usize;

@@ -22,6 +22,7 @@ use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
 use crate::layout::Layout;
+use crate::parallel::on_pool;
 use crate::pool::{Pool, PoolShape};
 use crate::scratch::Scratch;
 
@@ -263,16 +264,6 @@ impl Unit {
             None => Ok(()),
         }
     }
-}
-
-/// Runs `f` on a thread of the current pool.
-///
-/// A parallel loop that begins outside of the pool wakes its threads up and waits for them. One
-/// that begins on a thread of the pool shares its work with the threads that are awake. A unit
-/// consists of many short loops, so all of it runs inside. `f` must not wait for a lock, whose
-/// holder may be waiting for a thread of the pool.
-fn on_pool<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    rayon::scope(|_| f())
 }
 
 #[cfg(test)]

@@ -12,35 +12,34 @@
 //! Along both axes it is 9 products where the taps inside the image would take 16, and nothing is
 //! scaled, so hardly a digit is lost. The functions are those of [`transform`](super::transform).
 
-use super::transform::Constants;
 use crate::simd::Vector;
 
 /// `B^T x`: two inputs to three points.
 #[inline(always)]
-pub(super) fn input<V: Vector>(x: [V; 2], _: Constants<V>) -> [V; 3] {
+pub(super) fn input<V: Vector>(x: [V; 2]) -> [V; 3] {
     [x[0], x[0] + x[1], x[1]]
 }
 
 /// `A^T m`: three points to two outputs.
 #[inline(always)]
-pub(super) fn output<V: Vector>(m: [V; 3], _: Constants<V>) -> [V; 2] {
+pub(super) fn output<V: Vector>(m: [V; 3]) -> [V; 2] {
     [m[1] + m[2], m[1] + m[0]]
 }
 
 /// `A g`: two output gradients to three points.
 #[inline(always)]
-pub(super) fn output_gradient<V: Vector>(g: [V; 2], _: Constants<V>) -> [V; 3] {
+pub(super) fn output_gradient<V: Vector>(g: [V; 2]) -> [V; 3] {
     [g[1], g[0] + g[1], g[0]]
 }
 
 /// `G w`: three weights to three points.
 #[inline(always)]
-pub(super) fn weights<V: Vector>(w: [V; 3], _: Constants<V>) -> [V; 3] {
+pub(super) fn weights<V: Vector>(w: [V; 3]) -> [V; 3] {
     [w[0] - w[1], w[1], w[2] - w[1]]
 }
 
 /// `G^T u`: three points to three weight gradients.
 #[inline(always)]
-pub(super) fn weight_gradient<V: Vector>(u: [V; 3], _: Constants<V>) -> [V; 3] {
+pub(super) fn weight_gradient<V: Vector>(u: [V; 3]) -> [V; 3] {
     [u[0], u[1] - (u[0] + u[2]), u[2]]
 }

@@ -1,10 +1,11 @@
 //! 3x3 convolution (stride 1, padding 1) by Winograd's minimal filtering, F(4x4, 3x3).
 //!
 //! The image is cut into tiles of 4x4 outputs. A tile sees 6x6 inputs, which are transformed to 36
-//! points; so are the weights; the convolution is then one product of matrices at each point,
-//! (tiles x images) x (channels) x (channels), and a transform back: 36 multiplications where the
-//! taps would take 144. See [`transform`] for the matrices. An image of 2x2 has a [`Scheme`] of its
-//! own, with 9 multiplications where the taps inside it take 16 ([`corner`]).
+//! points, and so are the weights. The convolution is then one product of matrices at each point,
+//! (tiles x images) by (channels) by (channels), and a transform of the products to outputs: 36
+//! multiplications where the taps would take 144. See [`transform`] for the matrices. An image of
+//! 2x2 has a [`Scheme`] of its own, with 9 multiplications where the taps inside it take 16
+//! ([`corner`]).
 //!
 //! # Error
 //! The transforms add and scale by up to 8 and 1/24 and so lose some digits: for normal inputs the
@@ -14,26 +15,28 @@
 // Small matrices of registers: the indices are those of the formulas.
 #![allow(clippy::needless_range_loop)]
 
+mod activations;
 mod corner;
 mod gradient;
 mod scheme;
-mod tiles;
 mod transform;
+mod weights;
 
-use super::shape::ConvShape;
-use super::weights::{Panels, Role};
-use crate::gemm::tile::{MicroKernel, Next, Product};
-use crate::parallel::ByTask;
-use crate::scratch::{Scratch, Shared};
-use crate::simd::{Isa, Kernel, Simd, Vector, dispatch_to};
+use super::Conv2d;
+use super::shape::{ConvShape, Direction};
+use crate::gemm::Matrix;
+use crate::gemm::micro_kernel::{MicroKernel, Next, Product};
+use crate::gemm::pack::pack_panel;
+use crate::parallel::{ByTask, Shared};
+use crate::scratch::Scratch;
+use crate::simd::{Isa, dispatch_to};
+use activations::{ActivationTransform, Activations, Grid, OutputTransform, Packing, point_stride};
 pub(super) use gradient::run as weight_gradient;
 use rayon::prelude::*;
-use scheme::Scheme;
 use std::ops::Range;
-use tiles::{Backward, Forward, Grid, Packing, point_stride};
-use transform::Constants;
+use weights::{Kind, WeightTransform};
 
-/// Whether it is faster than the taps, forward and backward.
+/// Whether it is faster than the taps, in all three directions.
 pub(super) fn pays(shape: &ConvShape) -> bool {
     let [height, width] = shape.input;
     let fills_tiles = height.min(width) >= 4 || shape.input == [2, 2];
@@ -46,73 +49,86 @@ const TASK_ROWS: usize = 48;
 /// Rows that a task transforms, where it does nothing else.
 const TRANSFORM_ROWS: usize = 16;
 
-/// `result = source * weights`, in the sense of `role`.
+/// `y = x * w`, or `dx = dy * w`.
 ///
 /// Of the transformed weights and the transformed source, the smaller is computed as a whole, and
 /// the tasks make the other piece by piece in memory of their own: pieces of the source (rows) for
 /// large images, pieces of the weights (panels of channels) for small images with many channels.
 pub(super) fn run(
-    isa: Isa,
-    shape: &ConvShape,
-    role: Role,
+    conv: &Conv2d,
+    direction: Direction,
     source: &[f32],
     weights: &[f32],
     result: &mut [f32],
 ) {
-    let kernel = MicroKernel::of(isa);
-    let panels = Panels::new(shape, role, kernel.cols);
-    let grid = |channels| Grid {
-        scheme: Scheme::of(shape),
-        height: shape.input[0],
-        width: shape.input[1],
-        batch: shape.batch,
-        channels,
-    };
-    let pass = Pass {
-        isa,
-        kernel,
-        panels,
-        from: grid(panels.depth),
-        to: grid(panels.cols),
+    let shape = &conv.shape;
+    let [from, to] = shape.channels(direction).map(|channels| Grid::new(shape, channels));
+    let winograd = Winograd {
+        isa: conv.isa,
+        kernel: MicroKernel::new(conv.isa),
+        from,
+        to,
         source,
-        weights,
+        weights: shape.weight_matrix(direction, weights, 0),
+        rotated: direction == Direction::InputGradient,
         result: Shared::new(result),
     };
-    if panels.cols <= pass.from.rows() {
-        pass.by_rows();
+    if to.channels <= from.rows() {
+        winograd.by_rows();
     } else {
-        pass.by_panels();
+        winograd.by_panels();
     }
 }
 
-struct Pass<'a> {
+struct Winograd<'a> {
     isa: Isa,
     kernel: MicroKernel,
-    panels: Panels,
     from: Grid,
     to: Grid,
     source: &'a [f32],
-    weights: &'a [f32],
+    weights: Matrix<'a>,
+    /// Whether to rotate the kernel by half a turn, as the gradient with respect to the input is
+    /// the convolution with a rotated kernel.
+    rotated: bool,
     result: Shared<'a>,
 }
 
-impl Pass<'_> {
-    fn scheme(&self) -> Scheme {
-        self.from.scheme
+/// Some rows of the source at all points.
+struct Transformed<'a> {
+    /// `[point][row][channel]`
+    points: &'a [f32],
+    point_stride: usize,
+    rows: Range<usize>,
+}
+
+impl Winograd<'_> {
+    /// Points of a tile.
+    fn points(&self) -> usize {
+        self.from.scheme.points()
     }
 
-    /// From one point to the next in a panel of transformed weights, `[point][depth][width]`.
-    fn weight_point(&self) -> usize {
-        point_stride(self.panels.depth * self.panels.width)
+    /// Panels of transformed weights.
+    fn panels(&self) -> usize {
+        self.to.channels.div_ceil(self.kernel.nr)
     }
 
-    /// Elements of one panel of transformed weights.
+    /// Elements of a panel at one point, `[k][NR]`.
+    fn panel_point_len(&self) -> usize {
+        self.from.channels * self.kernel.nr
+    }
+
+    /// From one point to the next in a panel of transformed weights.
+    fn panel_point_stride(&self) -> usize {
+        point_stride(self.panel_point_len())
+    }
+
+    /// Elements of one panel of transformed weights, `[point][k][NR]`.
     fn panel_len(&self) -> usize {
-        self.scheme().points() * self.weight_point()
+        self.points() * self.panel_point_stride()
     }
 
     fn by_rows(&self) {
-        let mut weights = Scratch::take(self.panels.count() * self.panel_len());
+        let mut weights = Scratch::take(self.panels() * self.panel_len());
         weights
             .par_chunks_mut(self.panel_len())
             .by_task()
@@ -120,19 +136,20 @@ impl Pass<'_> {
             .for_each(|(panel, to)| self.transform_weights(panel, to));
         let weights: &[f32] = &weights;
         let rows = self.from.rows();
-        let task_rows = rows_per_task(rows, self.kernel.rows, rayon::current_num_threads());
+        let task_rows = rows_per_task(rows, self.kernel.mr, rayon::current_num_threads());
         (0..rows.div_ceil(task_rows)).into_par_iter().by_task().for_each(|task| {
             let rows = task * task_rows..rows.min((task + 1) * task_rows);
-            let packing = Packing::plain(self.scheme(), self.panels.depth, rows.len());
+            let packing = Packing::row_major(self.from, rows.len());
             let mut points = Scratch::take(packing.len());
             self.transform_source(rows.clone(), packing, Shared::new(&mut points), 0);
-            self.multiply(&points, packing.point, rows, weights, 0);
+            let point_stride = packing.point_stride;
+            self.multiply(Transformed { points: &points, point_stride, rows }, weights, 0);
         });
     }
 
     fn by_panels(&self) {
         let rows = self.from.rows();
-        let packing = Packing::plain(self.scheme(), self.panels.depth, rows);
+        let packing = Packing::row_major(self.from, rows);
         let mut points = Scratch::take(packing.len());
         let shared = Shared::new(&mut points);
         (0..rows.div_ceil(TRANSFORM_ROWS)).into_par_iter().by_task().for_each(|task| {
@@ -140,104 +157,87 @@ impl Pass<'_> {
             let rows = first..rows.min(first + TRANSFORM_ROWS);
             self.transform_source(rows, packing, shared, first);
         });
-        let points: &[f32] = &points;
-        (0..self.panels.count()).into_par_iter().by_task().for_each(|panel| {
+        let (points, point_stride): (&[f32], _) = (&points, packing.point_stride);
+        (0..self.panels()).into_par_iter().by_task().for_each(|panel| {
             let mut weights = Scratch::take(self.panel_len());
             self.transform_weights(panel, &mut weights);
-            self.multiply(points, packing.point, 0..rows, &weights, panel);
+            self.multiply(Transformed { points, point_stride, rows: 0..rows }, &weights, panel);
         });
     }
 
+    /// Writes `rows` of the transformed source from row `first` of the packing on.
     fn transform_source(&self, rows: Range<usize>, packing: Packing, to: Shared, first: usize) {
-        let forward = Forward {
-            grid: self.from,
-            data: self.source,
-            gradient: false,
-            rows,
-            packing,
-            to,
-            first,
-        };
-        dispatch_to(self.isa, forward);
+        let (grid, data) = (self.from, Activations::Input(self.source));
+        dispatch_to(self.isa, ActivationTransform { grid, data, rows, packing, to, first });
     }
 
-    /// `G w G^T` of one panel, `[point][depth][width]`.
+    /// Writes one panel of transformed weights.
     fn transform_weights(&self, panel: usize, to: &mut [f32]) {
-        let mut taps = Scratch::take(self.panels.len());
-        self.panels.pack(self.isa, self.weights, panel, &mut taps);
-        let transform = Weights {
-            scheme: self.scheme(),
-            taps: &taps,
-            // The input gradient is a convolution with the kernel turned around.
-            turned: self.panels.role == Role::InputGradient,
-            point: self.weight_point(),
-            to,
+        let len = self.panel_point_len();
+        let mut taps = Scratch::take(9 * len);
+        pack_panel(self.isa, self.weights, self.kernel.nr, panel, &mut taps);
+        let transform = WeightTransform {
+            scheme: self.from.scheme,
+            kind: Kind::Weights { rotated: self.rotated },
+            from: (&taps, len),
+            to: (to, self.panel_point_stride()),
+            len,
         };
         dispatch_to(self.isa, transform);
     }
 
-    /// Multiplies `rows` of transformed source with the weights of some panels, from `first` on, at
-    /// every point, and transforms the products back into the result.
-    fn multiply(
-        &self,
-        points: &[f32],
-        source_point: usize,
-        rows: Range<usize>,
-        weights: &[f32],
-        first: usize,
-    ) {
-        let (depth, width) = (self.panels.depth, self.panels.width);
+    /// Multiplies rows of the transformed source by some panels of transformed weights, from panel
+    /// `first` on, at every point, and transforms the products to the result.
+    fn multiply(&self, source: Transformed, weights: &[f32], first: usize) {
+        let Transformed { points, point_stride: source_stride, rows } = source;
+        let (kc, nr) = (self.from.channels, self.kernel.nr);
         let count = weights.len() / self.panel_len();
-        let cols = count * width;
-        let point = point_stride(rows.len() * cols);
-        let points_of_tile = self.scheme().points();
-        let mut products = Scratch::take(points_of_tile * point);
-        for xi in 0..points_of_tile {
+        let cols = count * nr;
+        let product_stride = point_stride(rows.len() * cols);
+        let mut products = Scratch::take(self.points() * product_stride);
+        for point in 0..self.points() {
             for panel in 0..count {
-                let b = panel * self.panel_len() + xi * self.weight_point();
-                let next_b = if panel + 1 < count {
-                    b + self.panel_len()
-                } else {
-                    (xi + 1) * self.weight_point()
+                let b = panel * self.panel_len() + point * self.panel_point_stride();
+                let next_b = match panel + 1 < count {
+                    true => b + self.panel_len(),
+                    false => (point + 1) * self.panel_point_stride(),
                 };
                 let product = Product {
+                    rows: rows.len(),
+                    cols: nr,
                     segments: &[(0, 0)],
-                    depth,
-                    a: points[xi * source_point..][..rows.len() * depth].as_ptr(),
-                    a_row: depth,
-                    a_step: 1,
-                    b: weights[b..][..depth * width].as_ptr(),
-                    b_step: width,
-                    next: Next { b: weights.get(next_b..).map(<[f32]>::as_ptr), ..Next::default() },
-                    c: products[xi * point + panel * width..].as_mut_ptr(),
-                    c_row: cols,
-                    cols: width,
+                    kc,
+                    a: points[point * source_stride..][..rows.len() * kc].as_ptr(),
+                    a_row_stride: kc,
+                    a_k_stride: 1,
+                    b: weights[b..][..kc * nr].as_ptr(),
+                    next: Next { a: None, b: weights.get(next_b..).map(<[f32]>::as_ptr) },
+                    c: products[point * product_stride + panel * nr..].as_mut_ptr(),
+                    c_stride: cols,
                     accumulate: false,
                 };
                 // SAFETY: the slices hold all rows of the source and the whole panel at this point;
-                // `products` holds `rows` rows of `cols` at each point, and is our
-                // own.
-                unsafe { self.kernel.run(rows.len(), &product) };
+                // `products` holds `rows` rows of `cols` at each point, and is our own.
+                unsafe { self.kernel.run(&product) };
             }
         }
-        let channels = first * width..self.panels.cols.min((first + count) * width);
-        let backward = Backward {
+        let output = OutputTransform {
             grid: self.to,
             products: &products,
-            width: cols,
-            point,
+            row_stride: cols,
+            point_stride: product_stride,
             rows,
-            channels,
+            channels: first * nr..self.to.channels.min((first + count) * nr),
             to: self.result,
         };
-        dispatch_to(self.isa, backward);
+        dispatch_to(self.isa, output);
     }
 }
 
-/// How many rows to give a task, in whole tiles, so that the busiest thread has as few tiles as
-/// possible.
-fn rows_per_task(rows: usize, tile_rows: usize, threads: usize) -> usize {
-    let (tiles, best) = (rows.div_ceil(tile_rows), TASK_ROWS.div_ceil(tile_rows));
+/// How many rows to give a task, in whole tiles of the micro-kernel, so that the busiest thread has
+/// as few tiles as possible.
+fn rows_per_task(rows: usize, mr: usize, threads: usize) -> usize {
+    let (tiles, best) = (rows.div_ceil(mr), TASK_ROWS.div_ceil(mr));
     let busiest = |each: usize| {
         let (tasks, rest) = (tiles / each, tiles % each);
         let last = if tasks.is_multiple_of(threads) { rest } else { each };
@@ -246,60 +246,7 @@ fn rows_per_task(rows: usize, tile_rows: usize, threads: usize) -> usize {
     let tiles = (best.div_ceil(2)..=best * 3 / 2)
         .min_by_key(|&each| (busiest(each), each.abs_diff(best)))
         .unwrap_or(best);
-    tiles * tile_rows
-}
-
-/// `G w G^T`: nine taps to the points, element by element of a panel.
-struct Weights<'a> {
-    scheme: Scheme,
-    taps: &'a [f32],
-    turned: bool,
-    /// From one point to the next.
-    point: usize,
-    to: &'a mut [f32],
-}
-
-impl Kernel for Weights<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        let c = Constants::<S::F32>::new();
-        match self.scheme {
-            Scheme::Tiles => self.transform::<S, 6>(transform::weights, c),
-            Scheme::Corner => self.transform::<S, 3>(corner::weights, c),
-        }
-    }
-}
-
-impl Weights<'_> {
-    #[inline(always)]
-    fn transform<S: Simd, const POINTS: usize>(
-        self,
-        matrix: fn([S::F32; 3], Constants<S::F32>) -> [S::F32; POINTS],
-        c: Constants<S::F32>,
-    ) {
-        let len = self.taps.len() / 9;
-        assert!(self.to.len() == POINTS * POINTS * self.point && len <= self.point);
-        assert!(len.is_multiple_of(S::LANES));
-        let (from, to) = (self.taps.as_ptr(), self.to.as_mut_ptr());
-        for at in (0..len).step_by(S::LANES) {
-            // SAFETY: nine taps and all points have `len` elements each, whole registers of them.
-            unsafe {
-                let mut w = [[c.zero; 3]; 3];
-                for tap in 0..9 {
-                    let place = if self.turned { 8 - tap } else { tap };
-                    w[place / 3][place % 3] = S::F32::load(from.add(tap * len + at));
-                }
-                let points = transform::square(w, matrix, c);
-                for i in 0..POINTS {
-                    for j in 0..POINTS {
-                        points[i][j].store(to.add((POINTS * i + j) * self.point + at));
-                    }
-                }
-            }
-        }
-    }
+    tiles * mr
 }
 
 #[cfg(test)]
@@ -311,22 +258,22 @@ mod tests {
         // 256 rows in tiles of 6, as VGG16 has them at 8x8 with a batch of 64.
         assert_eq!(rows_per_task(256, 6, 1), TASK_ROWS);
         assert_eq!(rows_per_task(256, 6, 2), 7 * 6, "six tasks of 7 and one of 1: 22 and 21 tiles");
-        for tile_rows in [6, 12] {
+        for mr in [6, 12] {
             for tiles in 1..200 {
                 for threads in 1..9 {
-                    let rows = rows_per_task(tiles * tile_rows, tile_rows, threads);
-                    assert!(rows.is_multiple_of(tile_rows));
-                    let each = rows / tile_rows;
+                    let rows = rows_per_task(tiles * mr, mr, threads);
+                    assert!(rows.is_multiple_of(mr));
+                    let each = rows / mr;
                     let mut load = vec![0; threads];
                     for task in 0..tiles.div_ceil(each) {
-                        // As threads take them: the next goes to whoever is free first.
+                        // The next task goes to the first thread that is free.
                         let free = (0..threads).min_by_key(|&i| load[i]).unwrap();
                         load[free] += each.min(tiles - task * each);
                     }
                     let most = load.into_iter().max().unwrap();
                     assert!(
-                        most < tiles.div_ceil(threads) + TASK_ROWS / tile_rows / 2,
-                        "{tiles} tiles of {tile_rows} on {threads}"
+                        most < tiles.div_ceil(threads) + TASK_ROWS / mr / 2,
+                        "{tiles} tiles of {mr} on {threads}"
                     );
                 }
             }

@@ -11,11 +11,12 @@
 //! ```
 //!
 //! A tile of output is `A^T [ (G w G^T) . (B^T x B) ] A`, where `.` multiplies the 36 points and
-//! sums over channels. Its gradient by the weights is `G^T [ (A dy A^T) . (B^T x B) ] G`. Each
-//! function below is one matrix applied to a vector of registers; [`square`] applies it to both
-//! sides of a tile.
+//! sums over channels. Its gradient with respect to the weights is `G^T [ (A dy A^T) . (B^T x B) ]
+//! G`. Each function below is one matrix applied to a vector of registers; [`transform_tile`]
+//! applies it to both sides of a tile.
 
-use crate::simd::Vector;
+use crate::simd::{Simd, Vector};
+use std::mem::MaybeUninit;
 
 /// `B^T d`: six inputs to six points.
 #[inline(always)]
@@ -87,35 +88,53 @@ pub(super) fn weight_gradient<V: Vector>(u: [V; 6], c: Constants<V>) -> [V; 3] {
     ]
 }
 
-/// Applies `matrix` to the columns, then to the rows, of a square tile.
+/// Registers side by side, at most: the baseline's four lanes make a cache line of four.
+const MAX_REGISTERS: usize = 4;
+
+/// Applies `matrix` to the columns, then to the rows, of a square tile. Each of its elements is as
+/// many `registers` as fit a cache line, or one: `load(i, j, register)` reads them, and
+/// `store(i, j, register, x)` writes those of the result.
+///
+/// `matrix` must not be passed by reference: calls through a reference to a closure are inlined too
+/// late to be compiled for the instruction set.
 #[inline(always)]
-pub(super) fn square<V: Vector, const FROM: usize, const TO: usize>(
-    tile: [[V; FROM]; FROM],
-    matrix: fn([V; FROM], Constants<V>) -> [V; TO],
-    c: Constants<V>,
-) -> [[V; TO]; TO] {
-    let mut columns = [[c.zero; FROM]; TO];
+pub(super) fn transform_tile<S: Simd, const FROM: usize, const TO: usize>(
+    registers: usize,
+    matrix: impl Fn([S::F32; FROM]) -> [S::F32; TO],
+    load: impl Fn(usize, usize, usize) -> S::F32,
+    store: impl Fn(usize, usize, usize, S::F32),
+) {
+    // Not initialized: clearing it costs as much as a quarter of the arithmetic.
+    let mut columns = [MaybeUninit::<[[S::F32; FROM]; TO]>::uninit(); MAX_REGISTERS];
+    let columns = &mut columns[..registers];
     for j in 0..FROM {
-        let mut column = [c.zero; FROM];
-        for i in 0..FROM {
-            column[i] = tile[i][j];
-        }
-        let column = matrix(column, c);
-        for i in 0..TO {
-            columns[i][j] = column[i];
+        for (register, columns) in columns.iter_mut().enumerate() {
+            let mut column = [S::F32::splat(0.0); FROM];
+            for i in 0..FROM {
+                column[i] = load(i, j, register);
+            }
+            let column = matrix(column);
+            for i in 0..TO {
+                // SAFETY: inside the array, and a plain value replaces no other.
+                unsafe { (*columns.as_mut_ptr())[i][j] = column[i] };
+            }
         }
     }
-    let mut result = [[c.zero; TO]; TO];
     for i in 0..TO {
-        result[i] = matrix(columns[i], c);
+        for (register, columns) in columns.iter().enumerate() {
+            // SAFETY: every column was written above.
+            let row = matrix(unsafe { columns.assume_init_ref() }[i]);
+            for j in 0..TO {
+                store(i, j, register, row[j]);
+            }
+        }
     }
-    result
 }
 
 /// The entries of the matrices, each in every lane.
 #[derive(Clone, Copy)]
 pub(super) struct Constants<V> {
-    pub(super) zero: V,
+    zero: V,
     two: V,
     four: V,
     eight: V,
