@@ -19,7 +19,7 @@ pub struct Args {
     /// Pictures, PNG or JPEG, of any size
     #[arg(required = true, value_name = "IMAGE")]
     pub images: Vec<PathBuf>,
-    /// Average so many Monte Carlo samples instead of one expected pass; 0 turns the noise off
+    /// Average K Monte Carlo samples instead of making one expected pass; 0 turns the noise off
     #[arg(long, value_name = "K")]
     pub samples: Option<u32>,
     /// Show the K most probable classes

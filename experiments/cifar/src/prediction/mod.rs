@@ -12,7 +12,7 @@ use crate::model::is_finite;
 use crate::trained::Trained;
 use picture::Frame;
 
-/// Monte Carlo samples where the expected pass cannot be had.
+/// Number of Monte Carlo samples for a network that was saved without what the expected pass needs.
 const FALLBACK: u32 = 32;
 
 /// The network's prediction for a picture.
