@@ -142,6 +142,9 @@
 //! layers or accuracy suffers. `beta = 1` is right for small problems with more data than weights,
 //! such as a linear model.
 //!
+//! [`train::AutoBeta`] finds beta instead: it watches how overconfident the network is on held-out
+//! examples, and needs no starting value.
+//!
 //! # How to read sigma_eff
 //!
 //! It is the standard deviation of the noise, relative to a signal of variance 1. At 0.1 a unit is

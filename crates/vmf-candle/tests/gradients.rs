@@ -16,6 +16,11 @@ use vmf_candle::ops::{
 use vmf_candle::posterior::{Parameterization, Sigma, SigmaConfig};
 use vmf_candle::prelude::*;
 
+/// What a normalization remembers is no parameter.
+fn is_statistic(name: &str) -> bool {
+    ["running_", "noise_free_", "inherited_var"].iter().any(|part| name.contains(part))
+}
+
 /// Compares the gradients of a loss with respect to every variable of a model and to its input with
 /// finite differences. Running statistics are left out: a training pass does not use them.
 fn check_gradients(
@@ -25,10 +30,8 @@ fn check_gradients(
     loss: &dyn Fn() -> Result<Tensor>,
 ) -> Result<()> {
     let grads = loss()?.backward()?;
-    let mut variables: Vec<(String, Var)> = named(vars)
-        .into_iter()
-        .filter(|(name, _)| !name.contains("running_") && !name.contains("noise_free_"))
-        .collect();
+    let mut variables: Vec<(String, Var)> =
+        named(vars).into_iter().filter(|(name, _)| !is_statistic(name)).collect();
     variables.push(("input".into(), xs.clone()));
     for (name, var) in variables {
         let Some(gradient) = grads.get(&var) else { panic!("{what}: {name} received no gradient") };
@@ -172,7 +175,7 @@ fn every_trainable_variable_of_a_network_receives_a_gradient() -> Result<()> {
     let nll = cross_entropy(&model.forward(&xs, &Pass::train(1, 0))?, &labels)?;
     let grads = Elbo::new(100).loss(&nll, &model.posterior)?.total.backward()?;
     for (name, var) in named(&model.vars) {
-        let is_statistic = name.contains("running_") || name.contains("noise_free_");
+        let is_statistic = is_statistic(&name);
         match grads.get(&var) {
             Some(gradient) => {
                 assert!(!is_statistic, "{name} is no parameter");

@@ -248,7 +248,13 @@ impl Run {
         self.keep_lock()?;
         // Best effort: not every file system has hard links.
         let _ = self.keep_previous();
-        save(&self.last())
+        self.explained(save(&self.last()))
+    }
+
+    /// A process that takes the lock over while this one is saving clears its temporary file away.
+    /// The reason to give is then the lock.
+    fn explained(&self, saved: Result<()>) -> Result<()> {
+        saved.or_else(|error| self.keep_lock().and(Err(error)))
     }
 
     /// Gives the latest checkpoint a second name, under which it stays when it is replaced.
@@ -264,7 +270,7 @@ impl Run {
     /// Replaces the best checkpoint by what `save` writes to its path.
     pub fn save_best(&self, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         self.keep_lock()?;
-        save(&self.best())
+        self.explained(save(&self.best()))
     }
 
     /// Removes the records after the first `epochs` epochs, which will be trained again.

@@ -72,7 +72,7 @@ fn people_read_a_table() {
 #[test]
 fn wrong_settings_are_named() {
     for (arguments, word) in [
-        (&["--batch", "1"][..], "--batch 2"),
+        (&["--batch", "1"][..], "--batch must be at least 2"),
         (&["--steps", "0"], "--steps"),
         (&["--width=-1"], "width"),
         (&["--width", "nan"], "width"),

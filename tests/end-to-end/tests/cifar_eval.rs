@@ -228,7 +228,7 @@ fn a_comparison_averages_over_seeds_and_measures_against_the_baseline() {
     let csv = fs::read_to_string(out.join("comparison.csv")).unwrap();
     let (header, rows) = csv.split_once('\n').unwrap();
     let column = header.split(',').position(|name| name == "ece").unwrap();
-    assert_eq!(rows.lines().count(), 5);
+    assert_eq!(rows.lines().count(), 7);
     let first: f64 = rows.split(',').nth(column).unwrap().parse().unwrap();
     close(first, number(&groups[0]["ways"][0]["scores"]["ece"]["mean"]));
 

@@ -204,6 +204,7 @@ impl Convert {
             (format!("{norm}.running_var"), var.clone()),
             (format!("{norm}.noise_free_mean"), mean),
             (format!("{norm}.noise_free_var"), var),
+            (format!("{norm}.inherited_var"), lengths.zeros_like()?),
             (format!("{norm}.weight"), channels(format!("{norm}.weight"), 1.0)?),
             (format!("{norm}.bias"), channels(format!("{norm}.bias"), 0.0)?),
         ];

@@ -58,6 +58,7 @@ pub(crate) fn backward_train(
         return Ok(normalization.backward_train_pooled(pool, inputs, pooling.argmax, du));
     }
     let unpooled = pooling.unpool(config.relu, y, dy)?;
+    // The gradient is already zero where ReLU did not let the value pass.
     let saved = Saved { y: &[], ..saved };
     bn_noise::backward_train(&config.relu(false), noise, saved, &unpooled, du)
 }
@@ -84,7 +85,7 @@ impl Pooling<'_> {
         lengths.into_iter().try_for_each(|(name, length)| check_length(name, length, expected))
     }
 
-    /// The gradient before pooling and before ReLU.
+    /// The gradient before pooling and, with ReLU, before that: zero where y is not positive.
     fn unpool(&self, relu: bool, y: &[f32], dy: &[f32]) -> Result<Scratch, Error> {
         let mut unpooled = Scratch::take(self.pool.shape().input_len());
         if !relu {

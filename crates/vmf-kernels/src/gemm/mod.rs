@@ -3,8 +3,8 @@
 //!
 //! A block of B, `KC x NC`, is packed into panels of NR columns. One panel stays in the first-level
 //! cache while the rows of A, `MC` of them at a time from the second level, pass through the
-//! [micro-kernel](micro_kernel). A is read in place if its rows are contiguous and packed as well
-//! if not. Linear layers and convolutions with 1x1 kernels are this product three times:
+//! [micro-kernel](micro_kernel). A is read in place unless its columns lie far apart in memory, in
+//! which case it is packed as well. Linear layers and convolutions with 1x1 kernels are this product three times:
 //! `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
 
 pub(crate) mod micro_kernel;
@@ -24,6 +24,9 @@ const KC: usize = 256;
 const MC: usize = 768;
 /// Columns of B in a block.
 const NC: usize = 1024;
+/// The largest distance between the columns of a transposed A that is read in place: with [`KC`]
+/// columns, half a megabyte of the second-level cache.
+const MAX_COL_STRIDE: usize = 512;
 /// Rows of A, and panels of B, in one task, at most.
 const TASK: (usize, usize) = (96, 8);
 /// Tasks that each thread should have, so that none waits long for another.
@@ -127,7 +130,7 @@ pub fn gemm_on(
                     accumulate: accumulate || k > 0,
                 };
                 let a = a.part(row, rows, k, kc);
-                if a.col_stride == 1 {
+                if a.col_stride <= MAX_COL_STRIDE {
                     block.multiply(BlockOfA::InPlace(a), &b_panels);
                 } else {
                     let a_panels = pack(isa, &[a], kernel.a_panel);
@@ -142,7 +145,7 @@ pub fn gemm_on(
 /// `MC x KC` elements of A.
 #[derive(Clone, Copy)]
 enum BlockOfA<'a> {
-    /// A row-major matrix.
+    /// Rows, or columns, that are contiguous in memory.
     InPlace(Matrix<'a>),
     /// Panels of [`MicroKernel::a_panel`] rows.
     Packed(&'a [f32]),
@@ -198,7 +201,7 @@ impl Block<'_> {
                     let rows = step.min(self.rows - row);
                     let (a, [a_row_stride, a_k_stride], next_a) = match a {
                         BlockOfA::InPlace(a) => {
-                            (&a.data[row * a.row_stride..], [a.row_stride, 1], None)
+                            (&a.data[row * a.row_stride..], [a.row_stride, a.col_stride], None)
                         }
                         BlockOfA::Packed(a) => {
                             let (panel, next) = a[row * kc..].split_at(a_panel * kc);

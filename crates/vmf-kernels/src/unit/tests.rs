@@ -286,6 +286,34 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
     }
 }
 
+#[test]
+fn wrong_lengths_are_errors() {
+    let shape = ConvShape::same(2, 3, 4, [4, 4], 3);
+    let unit = Unit::new(Conv2d::new(shape).unwrap()).max_pool(2).unwrap();
+    let (x, w) = (vec![1.0; shape.input_len()], vec![1.0; shape.weight_len()]);
+    let (mut y, mut dw, mut saved) = (vec![0.0; 2 * 4 * 4], w.clone(), Saved::default());
+    unit.forward_train(None, &x, &w, &mut y, &mut saved).unwrap();
+    assert!(unit.forward_train(None, &x, &w, &mut y[1..], &mut saved).is_err());
+    let short = Statistics { mean: vec![0.0; 3], var: vec![1.0; 4] };
+    assert!(unit.forward_eval(None, &short, &x, &w, &mut y).is_err());
+
+    let dy = vec![1.0; y.len()];
+    let mut train = |dy: &[f32], saved: &Saved, y: &[f32]| {
+        let gradients = Gradients { dx: None, dw: &mut dw };
+        unit.backward_train(None, Operands { x: &x, w: &w, y }, saved, dy, gradients)
+    };
+    assert!(train(&dy, &saved, &y).is_ok());
+    assert!(train(&dy[1..], &saved, &y).is_err());
+    assert!(train(&dy, &saved, &y[1..]).is_err());
+    assert!(train(&dy, &Saved::default(), &y).is_err());
+    let mut eval = |dy: &[f32], statistics: &Statistics| {
+        unit.backward_eval(None, statistics, &x, &w, dy, Gradients { dx: None, dw: &mut dw })
+    };
+    assert!(eval(&dy, &saved.statistics).is_ok());
+    assert!(eval(&dy[1..], &saved.statistics).is_err());
+    assert!(eval(&dy, &short).is_err());
+}
+
 /// The losses of a small network, two units trained with Adam, that learns to fit random targets.
 fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
     with_threads(threads, || {

@@ -22,7 +22,7 @@ pub(super) fn repeats(channels: usize) -> usize {
     (SWEEP / channels).max(1)
 }
 
-/// The most elements that an inner loop covers where the noise of so many positions is made
+/// The most elements that an inner loop covers if the noise of this many positions is made
 /// together.
 pub(super) fn longest_sweep(positions: usize) -> usize {
     (TILE / positions).clamp(16, SWEEP)
@@ -84,6 +84,7 @@ impl<R: Real> RowSums<R> {
     }
 }
 
+/// y of a row whose first element is in `column` of the repeated constants.
 #[inline(always)]
 pub(super) fn forward_row<E: Element, S: Simd>(
     channels: &Channels<E::Real>,
@@ -177,6 +178,7 @@ fn add_row<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
     }
 }
 
+/// du of a row whose first element is in the first column of the repeated constants.
 #[inline(always)]
 pub(super) fn input_gradient_row<E: Element, S: Simd, const RELU: bool>(
     channels: &Channels<E::Real>,

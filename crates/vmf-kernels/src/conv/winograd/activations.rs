@@ -1,6 +1,10 @@
 //! The transforms of activations to points, and of products to outputs: where tiles lie in the
 //! image, and the loops over their channels.
 
+// A closure that is marked `#[inline(always)]` is compiled for the instruction set of its caller. A
+// function that is passed by name need not be.
+#![allow(clippy::redundant_closure)]
+
 use super::scheme::Scheme;
 use super::transform::{Constants, transform_tile};
 use super::{corner, transform};

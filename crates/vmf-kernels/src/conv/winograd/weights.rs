@@ -1,6 +1,10 @@
 //! The transforms of weights to points, and of the points' sums to weight gradients, element by
 //! element.
 
+// A closure that is marked `#[inline(always)]` is compiled for the instruction set of its caller. A
+// function that is passed by name need not be.
+#![allow(clippy::redundant_closure)]
+
 use super::scheme::Scheme;
 use super::transform::{Constants, transform_tile};
 use super::{corner, transform};
