@@ -1,5 +1,8 @@
-//! The convolutions of VGG16 at batch 64, as GFLOP/s against the processor's peak:
-//! `cargo bench -p vmf-kernels --bench conv -- [threads] [width divisor]`.
+//! The convolutions of VGG16 at batch 64, as shares of the processor's peak:
+//!
+//! ```text
+//! cargo bench -p vmf-kernels --bench conv -- [threads] [width divisor]
+//! ```
 //!
 //! GFLOP/s are nominal (nine taps everywhere), so Winograd's algorithm can exceed the peak.
 

@@ -1,7 +1,11 @@
 //! A whole training step of VGG16 for 32x32 images, on plain slices: forward, cross entropy,
-//! backward, running statistics and Adam. `cargo bench -p vmf-kernels --bench vgg_step -- [batch]
-//! [width divisor] [threads] [steps]`, with `--no-noise` for the network without noise and
-//! `--direct` for the convolution without Winograd's algorithm.
+//! backward, running statistics and Adam.
+//!
+//! ```text
+//! cargo bench -p vmf-kernels --bench vgg_step -- [batch] [width divisor] [threads] [steps]
+//! ```
+//!
+//! `--no-noise` leaves the noise out, and `--direct` Winograd's algorithm.
 
 mod common;
 
@@ -71,8 +75,8 @@ struct Network {
     bias: Parameter,
     batch: usize,
     noise: bool,
-    /// Gradients by the activations, on their way back: of the layer after, and of the layer
-    /// before.
+    /// Gradients with respect to the output and to the input of the layer that the backward pass is
+    /// at; they swap places from layer to layer.
     flow: [Vec<f32>; 2],
 }
 
