@@ -165,8 +165,9 @@
 //! how much the outputs vary. [`reestimate`] measures both at the end of training, and a
 //! [`Checkpoint`] keeps them. In a model's own code, activations belong into layers: `.relu()` of a
 //! unit, [`VmfConv2d::forward_residual`] for the sum at the end of a residual block, or
-//! [`relu_layer`] for any other sum. `reestimate` warns if the expected pass and Monte Carlo samples
-//! disagree, as they do where a plain `.relu()` or a plain maximum stands between noisy layers.
+//! [`relu_layer`] for any other sum. `reestimate` warns if the expected pass and Monte Carlo
+//! samples disagree, as they do where a plain `.relu()` or a plain maximum stands between noisy
+//! layers.
 //!
 //! # Is it calibrated?
 //!

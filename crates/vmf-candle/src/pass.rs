@@ -143,8 +143,8 @@ impl Pass {
         self.mode == Mode::Expected
     }
 
-    /// In a pass that measures variances: how many samples are folded into the batch, and the weight
-    /// of the batch in the average.
+    /// In a pass that measures variances: how many samples are folded into the batch, and the
+    /// weight of the batch in the average.
     pub(crate) fn measurement(&self) -> Option<(usize, f64)> {
         match self.mode {
             Mode::Measure { batch, count, .. } => {

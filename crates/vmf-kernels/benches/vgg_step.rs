@@ -75,8 +75,8 @@ struct Network {
     bias: Parameter,
     batch: usize,
     noise: bool,
-    /// Gradients with respect to the output and to the input of the layer that the backward pass is
-    /// at; they swap places from layer to layer.
+    /// Gradients with respect to the output and to the input of the layer that the backward pass
+    /// is at; they swap places from layer to layer.
     flow: [Vec<f32>; 2],
 }
 

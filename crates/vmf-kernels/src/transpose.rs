@@ -8,8 +8,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) count: usize,
     pub(crate) stride: usize,
-    /// How far ahead of the numbers that are read to prefetch. Rows are too short, and too far from
-    /// each other, for the processor's own prefetcher.
+    /// How far ahead of the numbers that are read to prefetch. Rows are too short, and too far
+    /// from each other, for the processor's own prefetcher.
     pub(crate) ahead: usize,
 }
 

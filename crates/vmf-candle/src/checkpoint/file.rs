@@ -4,9 +4,9 @@
 //! tensors. A file that is read is not trusted: every number in its header is checked against the
 //! size of the file before memory is allocated.
 //!
-//! The crate `safetensors` reads from a slice that holds the whole file, beside the tensors that are
-//! made of it. This module reads and writes one tensor at a time, which takes half the memory, and
-//! syncs what it writes before it renames. The tests compare it with that crate.
+//! The crate `safetensors` reads from a slice that holds the whole file, beside the tensors that
+//! are made of it. This module reads and writes one tensor at a time, which takes half the memory,
+//! and syncs what it writes before it renames. The tests compare it with that crate.
 
 use crate::error::{Error, Result};
 use candle_core::{DType, Device, Tensor};

@@ -9,8 +9,8 @@
 //! training like the others.
 //!
 //! The third thing a normalization remembers is `inherited_var`: how much its output varies over
-//! draws of the weights *in front of* this layer, one value per channel. The expected pass needs it.
-//! `reestimate` measures it too.
+//! draws of the weights *in front of* this layer, one value per channel. The expected pass needs
+//! it. `reestimate` measures it too.
 
 use crate::dtype::stable_dtype;
 use crate::error::check_setting;

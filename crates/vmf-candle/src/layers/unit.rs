@@ -71,8 +71,8 @@ impl Unit {
             self.measure(conv, xs, skip, samples, weight)?;
         }
         let relu = self.config.activation == Activation::Relu;
-        // The node has no gain, shift and skip connection. They come before the activation, so where
-        // they exist activation and pooling follow the node too.
+        // The node has no gain, shift and skip connection. They come before the activation, so
+        // where they exist activation and pooling follow the node too.
         let affine = self.norm.affine();
         let fused = affine.is_none() && skip.is_none();
         let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu && fused);

@@ -61,9 +61,9 @@ impl Images {
         self.map(|m| expected_relu(m, &s))
     }
 
-    /// The expected maximum of windows of this side, side by side, and if asked the expected ReLU of
-    /// that maximum, with one s per channel: the formulas of Clark (1961) for two Gaussians, pair by
-    /// pair.
+    /// The expected maximum of windows of this side, side by side, and if asked the expected ReLU
+    /// of that maximum, with one s per channel: the formulas of Clark (1961) for two Gaussians,
+    /// pair by pair.
     pub(crate) fn expected_max_pool(&self, s: &Tensor, window: usize, relu: bool) -> Result<Self> {
         let m = Self::nchw(self.to_nchw()?);
         let var = m.per_channel(&s.maximum(SMALLEST)?.sqr()?)?;

@@ -25,10 +25,10 @@ const SUSPICIOUS: f64 = 1.0;
 pub struct Reestimated {
     /// The batches it was given.
     pub batches: usize,
-    /// How far the outputs of the expected pass are from the mean over the Monte Carlo samples, as a
-    /// root mean square in standard deviations of the output. About 0.35 is due to the samples. A
-    /// value above 1 means that the model's own code has an activation or a maximum between
-    /// variational layers, which the expected pass cannot see.
+    /// How far the outputs of the expected pass are from the mean over the Monte Carlo samples, as
+    /// a root mean square in standard deviations of the output. About 0.35 is due to the
+    /// samples. A value above 1 means that the model's own code has an activation or a maximum
+    /// between variational layers, which the expected pass cannot see.
     pub discrepancy: f64,
 }
 
@@ -39,12 +39,13 @@ pub struct Reestimated {
 /// - For [`Pass::mean`]: the statistics of each normalization with noise off. Those that training
 ///   collects belong to noisy activations; without noise the activations of all layers but the
 ///   first have a smaller variance.
-/// - For [`Pass::expected`]: how much the input of each unit, and the output of the model, vary over
-///   draws of the weights. The first 256 examples suffice for that, with 8 noisy samples of each.
+/// - For [`Pass::expected`]: how much the input of each unit, and the output of the model, vary
+///   over draws of the weights. The first 256 examples suffice for that, with 8 noisy samples of
+///   each.
 ///
-/// The statistics of noisy passes do not change. They are an average over about the last ten batches
-/// of training, and fit only if the weights hardly moved during those. Let the learning rate fall to
-/// zero, or run some batches with `Pass::train` without a step of the optimizer.
+/// The statistics of noisy passes do not change. They are an average over about the last ten
+/// batches of training, and fit only if the weights hardly moved during those. Let the learning
+/// rate fall to zero, or run some batches with `Pass::train` without a step of the optimizer.
 pub fn reestimate<M: Forward + ?Sized>(
     model: &M,
     posterior: &Posterior,
@@ -73,8 +74,8 @@ pub fn reestimate<M: Forward + ?Sized>(
     Ok(Reestimated { batches: seen, discrepancy })
 }
 
-/// Measures only what the expected pass needs, on the first 32 of a batch of training inputs: enough
-/// for a signal during training, at the price of a few steps.
+/// Measures only what the expected pass needs, on the first 32 of a batch of training inputs:
+/// enough for a signal during training, at the price of a few steps.
 pub(crate) fn measure_variances<M: Forward + ?Sized>(
     model: &M,
     posterior: &Posterior,

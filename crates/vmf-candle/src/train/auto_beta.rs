@@ -3,10 +3,10 @@
 //! # The signal
 //!
 //! A network is overconfident if its predictions on held-out examples get better when they are made
-//! less sure. The temperature T that minimizes the held-out NLL of `p^(1/T)`, normalized, says by how
-//! much: `ln T` is 0 for a calibrated network, and above 0 for an overconfident one. Unlike the gap
-//! between confidence and accuracy it has no jumps, so it is known twice as precisely from the same
-//! examples; and it comes with a standard error.
+//! less sure. The temperature T that minimizes the held-out NLL of `p^(1/T)`, normalized, says by
+//! how much: `ln T` is 0 for a calibrated network, and above 0 for an overconfident one. Unlike the
+//! gap between confidence and accuracy it has no jumps, so it is known twice as precisely from the
+//! same examples; and it comes with a standard error.
 //!
 //! # The law
 //!
@@ -71,8 +71,8 @@ impl Signal {
         Ok(temperature(&logs.flatten_all()?.to_vec1::<f64>()?, &labels))
     }
 
-    /// From standardized residuals of a regression, `(target - mean) / deviation` with the deviation
-    /// of the whole predictive distribution: their mean square should be 1.
+    /// From standardized residuals of a regression, `(target - mean) / deviation` with the
+    /// deviation of the whole predictive distribution: their mean square should be 1.
     pub fn of_residuals(residuals: &[f64]) -> Self {
         let count = residuals.len().max(1) as f64;
         let mean = residuals.iter().map(|z| z * z).sum::<f64>() / count;
@@ -157,8 +157,8 @@ const LARGEST_LN: f64 = 5.0;
 /// ```
 ///
 /// Hold out a few per cent of the training set, at random; some hundred examples are plenty, some
-/// dozen will do. They may be used again for the next measurement, but must never be trained on. The
-/// state is serializable: save it with the checkpoint, and a resumed run is the same.
+/// dozen will do. They may be used again for the next measurement, but must never be trained on.
+/// The state is serializable: save it with the checkpoint, and a resumed run is the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AutoBeta {
     #[serde(with = "bits")]
@@ -191,8 +191,8 @@ impl AutoBeta {
     }
 
     /// Measures how overconfident the model is on held-out examples, as its
-    /// [expected](Samples::expected) prediction is, and moves beta. `xs` are training inputs, such as
-    /// those of this step, from which it learns how much activations vary.
+    /// [expected](Samples::expected) prediction is, and moves beta. `xs` are training inputs, such
+    /// as those of this step, from which it learns how much activations vary.
     pub fn update<M: Forward + ?Sized>(
         &mut self,
         step: u32,
@@ -208,8 +208,8 @@ impl AutoBeta {
         Ok(signal)
     }
 
-    /// Moves beta by a signal that was measured after this step: what [`update`](Self::update) does,
-    /// for losses other than a cross-entropy. A signal that is not finite moves nothing.
+    /// Moves beta by a signal that was measured after this step: what [`update`](Self::update)
+    /// does, for losses other than a cross-entropy. A signal that is not finite moves nothing.
     pub fn observe(&mut self, step: u32, signal: Signal) {
         let e = signal.ln_temperature - signal.standard_error;
         if !e.is_finite() {

@@ -4,10 +4,11 @@
 //! batch is a matrix of images by channels, and a convolution is a few dense products of such
 //! matrices with the weights of the taps (`direct`). With a 1x1 kernel it is a single product
 //! (`pointwise`). A 3x3 convolution with stride 1 and padding 1 can use Winograd's algorithm
-//! (`winograd`), which does a quarter of the multiplications. Two kinds of layers have code of their
-//! own: the first, with three input channels (`narrow`), and those that convolve each channel by
-//! itself (`depthwise`). Weights are `(out, in / groups, height, width)`, as in PyTorch and Candle;
-//! the kernels pack them. [`to_hwnc`] and [`to_nchw`] convert activations at the edges of a model.
+//! (`winograd`), which does a quarter of the multiplications. Two kinds of layers have code of
+//! their own: the first, with three input channels (`narrow`), and those that convolve each channel
+//! by itself (`depthwise`). Weights are `(out, in / groups, height, width)`, as in PyTorch and
+//! Candle; the kernels pack them. [`to_hwnc`] and [`to_nchw`] convert activations at the edges of a
+//! model.
 //!
 //! Results are the same, bit for bit, for any number of threads.
 

@@ -5,8 +5,8 @@
 //! sum[p][o][i] = sum over rows r of  a[p][r][o] * b[p][r][i]
 //! ```
 //!
-//! Each tap, or each point of Winograd's algorithm, is one such product p. A row is one image at one
-//! position (or one tile), `a` comes from the output gradient and `b` from the input. Both are
+//! Each tap, or each point of Winograd's algorithm, is one such product p. A row is one image at
+//! one position (or one tile), `a` comes from the output gradient and `b` from the input. Both are
 //! packed into panels of channels, so that the sum over rows reads memory front to back.
 //!
 //! The rows come in chunks that fit the cache. Two halves of the chunks are summed independently,
@@ -214,7 +214,8 @@ impl Sums {
                     c_stride: block.row_stride,
                     accumulate,
                 };
-                // SAFETY: the segments lie within the panels of the chunk, by its construction, and a block holds `block_rows` rows of NR columns for every product.
+                // SAFETY: the segments lie within the panels of the chunk, by its construction, and
+                // a block holds `block_rows` rows of NR columns for every product.
                 unsafe { self.kernel.run(&product) };
                 row += rows;
             }

@@ -26,7 +26,8 @@
 //!
 //! HWNC in `f32`, which is what the CPU's convolution writes. A row, the C channels of one image at
 //! one position, has its constants in vectors beside it, so one loop serves every instruction set.
-//! u is read once and y written once, as in a pass without noise; an element costs one polynomial more.
+//! u is read once and y written once, as in a pass without noise; an element costs one polynomial
+//! more.
 
 use crate::bn_noise::{Config, Statistics};
 use crate::error::{Error, check_length};

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! With AVX2 a tile is 6 x 16: 12 of 16 registers accumulate, 2 hold a row of B, 1 an element of A.
-//! With AVX-512 it is 12 x 32 (24 of 32 registers accumulate), with the baseline's four lanes 6 x 8.
-//! B is packed in panels, rows of NR numbers; A has two strides, so that it can be read in place or
-//! from a panel. The segments make one sum of several: the taps of a convolution are one long sum
-//! that never leaves the registers.
+//! With AVX-512 it is 12 x 32 (24 of 32 registers accumulate), with the baseline's four lanes 6 x
+//! 8. B is packed in panels, rows of NR numbers; A has two strides, so that it can be read in place
+//! or from a panel. The segments make one sum of several: the taps of a convolution are one long
+//! sum that never leaves the registers.
 //!
 //! Each element of C is one chain of fused multiply-adds in the order of the segments. A result
 //! therefore depends neither on how rows are grouped into tiles nor on the number of threads.
@@ -163,8 +163,8 @@ unsafe fn tiles<S: Simd, const MR: usize>(p: &Product) {
 /// `f32` numbers of a cache line; also the steps of the sum from one prefetch to the next.
 const LINE: usize = 16;
 
-/// Prefetches the next operands while a tile is computed. Every [`LINE`] steps it prefetches as many
-/// lines of A as the tile reads in these steps, and the tile's share of the lines of B.
+/// Prefetches the next operands while a tile is computed. Every [`LINE`] steps it prefetches as
+/// many lines of A as the tile reads in these steps, and the tile's share of the lines of B.
 struct Prefetch {
     a: *const f32,
     /// From one line of A to the next, and from the lines of one prefetch to those of the next.

@@ -104,7 +104,8 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Prefetches the cache line at `p`, which need not be a valid address, into the second-level cache.
+/// Prefetches the cache line at `p`, which need not be a valid address, into the second-level
+/// cache.
 ///
 /// From the first level it would often be evicted before it is read: what kernels prefetch lies
 /// large powers of two apart, in few of its sets.

@@ -164,8 +164,9 @@ impl Unit {
         })
     }
 
-    /// Normalizes with given statistics and writes the [expected](crate::expected) activation, where
-    /// `deviation` is the standard deviation in front of the activation, one value per channel.
+    /// Normalizes with given statistics and writes the [expected](crate::expected) activation,
+    /// where `deviation` is the standard deviation in front of the activation, one value per
+    /// channel.
     ///
     /// Without an activation that is the mean, whatever the deviation.
     pub fn forward_expected(

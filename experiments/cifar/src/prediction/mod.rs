@@ -59,9 +59,9 @@ pub struct Classifier<'a> {
 
 impl<'a> Classifier<'a> {
     /// A classifier that predicts in one deterministic pass, or averages `samples` Monte Carlo
-    /// samples; with 0 of them it turns the noise off. For a network that was trained without noise,
-    /// `samples` is ignored: its passes are all equal. So is, with a warning, the expected pass for
-    /// a network whose file does not hold what that needs.
+    /// samples; with 0 of them it turns the noise off. For a network that was trained without
+    /// noise, `samples` is ignored: its passes are all equal. So is, with a warning, the
+    /// expected pass for a network whose file does not hold what that needs.
     pub fn new(trained: &'a Trained, samples: Option<u32>, seed: u64) -> Result<Self> {
         let settings = &trained.config.settings;
         let is_measured = trained.posterior.output_covariance().is_some();
