@@ -1,7 +1,7 @@
 //! Predictions and their uncertainty.
 //!
 //! The predictive distribution is the mean over draws of the weights: `p = 1/K sum_k p_k` over
-//! Monte Carlo samples, or [`expected`] in one deterministic pass. Its entropy is the total
+//! Monte Carlo samples, or the [expected pass](Samples::expected) in one. Its entropy is the total
 //! uncertainty. The mean entropy of the samples is the part that more data of the same kind would
 //! not remove. Their difference, the mutual information between label and weights, is the part that
 //! comes from not knowing the weights.
