@@ -3,8 +3,8 @@
 //!
 //! A block of B, `KC x NC`, is packed into panels of NR columns. One panel stays in the first-level
 //! cache while the rows of A, `MC` of them at a time from the second level, pass through the
-//! [micro-kernel](micro_kernel). A is read in place unless its columns lie far apart in memory, in
-//! which case it is packed as well. Linear layers and convolutions with 1x1 kernels are this
+//! micro-kernel (`micro_kernel.rs`). A is read in place unless its columns lie far apart in memory,
+//! in which case it is packed as well. Linear layers and convolutions with 1x1 kernels are this
 //! product three times: `y = x wᵀ`, `dx = dy w`, `dw = dyᵀ x`.
 //!
 //! # Beside other crates
