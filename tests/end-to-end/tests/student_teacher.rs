@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use end_to_end::program;
 
@@ -94,18 +94,16 @@ fn a_killed_sweep_goes_on_where_it_was() {
         let text = fs::read_to_string(&journal).unwrap_or_default();
         text.matches('\n').count()
     };
-    let start = Instant::now();
-    while lines() < 4 {
-        assert!(start.elapsed() < Duration::from_secs(300), "nothing is written");
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+    while lines() < 4 && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(5));
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let before = read(&journal);
+    // On a slow machine the kill comes late, or even after the end. The settings and the first three
+    // results are what an earlier kill would have left, with a part of a line if it hit a write.
+    let before: String = read(&journal).split_inclusive('\n').take(4).collect();
     let finished = before.matches('\n').count() - 1;
-    assert!(finished < STUDENTS, "it was killed too late");
-    // What a process leaves that is killed while it writes.
+    assert_eq!(finished, 3);
     fs::write(&journal, format!("{before}{{\"task\":{{\"lin")).unwrap();
 
     let other = small(&["--out", "out", "--resume", "--lr", "0.02"], folder.path());
@@ -116,8 +114,7 @@ fn a_killed_sweep_goes_on_where_it_was() {
     let message = format!("{finished} tasks are done already");
     assert!(text(&output.stderr).contains(&message));
     let after = read(&journal);
-    let whole = &before[..=before.rfind('\n').unwrap()];
-    assert!(after.starts_with(whole), "finished tasks were done again");
+    assert!(after.starts_with(&before), "finished tasks were done again");
     assert_eq!(after.lines().count(), 1 + STUDENTS);
 
     let fresh = small(&["--out", "fresh"], folder.path());
