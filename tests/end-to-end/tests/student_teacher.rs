@@ -99,8 +99,9 @@ fn a_killed_sweep_goes_on_where_it_was() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // On a slow machine the kill comes late, or even after the end. The settings and the first three
-    // results are what an earlier kill would have left, with a part of a line if it hit a write.
+    // On a slow machine the kill comes late, or even after the end. The settings and the first
+    // three results are what an earlier kill would have left, with a part of a line if it hit a
+    // write.
     let before: String = read(&journal).split_inclusive('\n').take(4).collect();
     let finished = before.matches('\n').count() - 1;
     assert_eq!(finished, 3);

@@ -10,7 +10,7 @@
 //! # Beside other crates
 //!
 //! `benches/gemm.rs` takes turns with two other products. Their times as multiples of ours, one
-//! thread, 2026-11-18, Intel Xeon (Sapphire Rapids, AVX-512):
+//! thread, 2026-11-18, Intel Xeon (Sapphire Rapids, AVX-512), beside other work on the machine:
 //!
 //! | rows, outputs, inputs | `y`, `dx`, `dw`: `gemm` as Candle builds it | `gemm` with AVX-512 | `matrixmultiply` |
 //! |---|---|---|---|
