@@ -21,6 +21,7 @@ use vmf_kernels::noise::{Noise, NoiseKey};
 /// | [`Pass::sample`] | running, noisy set | yes | one Monte Carlo sample |
 /// | [`Pass::folded`] | running, noisy set | yes | several samples in one batch |
 /// | [`Pass::estimate`] | batch (and records the noise-free set) | no | [`reestimate`](crate::predict::reestimate) |
+/// | [`Pass::estimate_noisy`] | batch (and records the noisy set) | yes | [`reestimate`](crate::predict::reestimate) |
 /// | [`Pass::measure`] | running, noisy set | yes (and records inherited variances) | [`reestimate`](crate::predict::reestimate) |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
@@ -36,6 +37,7 @@ enum Mode {
     MeanAsTrained,
     Sample { seed: u64, batch: u32, first: u32, count: u32 },
     Estimate { batch: u32 },
+    EstimateNoisy { seed: u64, batch: u32 },
     Measure { seed: u64, batch: u32, count: u32 },
 }
 
@@ -44,8 +46,10 @@ enum Mode {
 pub enum StatisticsSource {
     /// Those of the batch, which also move both sets of running statistics.
     Batch,
-    /// Those of the batch, which are also averaged into the noise-free set.
+    /// Those of the batch, which are also averaged into one of the two sets.
     Recorded {
+        /// Whether they go into the noisy set, and not into the noise-free one.
+        noisy: bool,
         /// The weight of this batch: `1 / (batches so far, this one included)` makes the
         /// cumulative average.
         weight: f64,
@@ -117,6 +121,11 @@ impl Pass {
         Self { mode: Mode::Estimate { batch } }
     }
 
+    /// Batch statistics under noise, averaged into the noisy set; `batch` counts from 0.
+    pub fn estimate_noisy(seed: u64, batch: u32) -> Self {
+        Self { mode: Mode::EstimateNoisy { seed, batch } }
+    }
+
     /// Monte Carlo samples `0 .. count` in one batch, as in [`Pass::folded`], from which each unit
     /// records the variance that its input brings along; `batch` counts from 0.
     pub fn measure(seed: u64, batch: u32, count: u32) -> Self {
@@ -135,7 +144,13 @@ impl Pass {
 
     /// Whether layers add noise.
     pub fn is_noisy(&self) -> bool {
-        matches!(self.mode, Mode::Train { .. } | Mode::Sample { .. } | Mode::Measure { .. })
+        matches!(
+            self.mode,
+            Mode::Train { .. }
+                | Mode::Sample { .. }
+                | Mode::EstimateNoisy { .. }
+                | Mode::Measure { .. }
+        )
     }
 
     /// Whether layers hand on expected activations, for layers of a model's own with an activation.
@@ -167,8 +182,9 @@ impl Pass {
             Mode::Expected | Mode::MeanAsTrained | Mode::Sample { .. } | Mode::Measure { .. } => {
                 StatisticsSource::RunningNoisy
             }
-            Mode::Estimate { batch } => {
-                StatisticsSource::Recorded { weight: 1.0 / (f64::from(batch) + 1.0) }
+            Mode::Estimate { batch } | Mode::EstimateNoisy { batch, .. } => {
+                let noisy = self.is_noisy();
+                StatisticsSource::Recorded { noisy, weight: 1.0 / (f64::from(batch) + 1.0) }
             }
         }
     }
@@ -183,6 +199,7 @@ impl Pass {
             | Mode::MeanAsTrained
             | Mode::Estimate { .. } => return Ok(None),
             Mode::Train { seed, step } => (seed, step, TRAINING, 1),
+            Mode::EstimateNoisy { seed, batch } => (seed, batch, 1, 1),
             Mode::Measure { seed, batch, count } => (seed, batch, 1, count as usize),
             Mode::Sample { seed, batch, first, count } => {
                 let (name, last) =

@@ -5,7 +5,7 @@ mod common;
 use candle_core::{DType, Device, IndexOp, Result, Tensor};
 use candle_nn::VarMap;
 use common::{Model, images, largest_difference, named, values};
-use vmf_candle::predict::{Folding, predict_stream};
+use vmf_candle::predict::{Folding, predict_stream, reestimate_mean};
 use vmf_candle::prelude::*;
 
 fn trained() -> Result<Model> {
@@ -56,8 +56,8 @@ fn a_stream_draws_fresh_noise_for_each_batch() -> Result<()> {
     Ok(())
 }
 
-/// With noise off, the statistics after re-estimation are those of the data: here a single layer
-/// whose inputs are known, so that mean and unbiased variance can be computed by hand.
+/// The statistics after re-estimation are those of the data: here a single layer whose inputs are
+/// known, so that mean and unbiased variance can be computed by hand. Noise comes after them.
 #[test]
 fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
     let (vars, posterior) = (VarMap::new(), Posterior::new());
@@ -73,17 +73,17 @@ fn reestimation_averages_the_statistics_of_batches() -> Result<()> {
         mean += (u[0] + u[1]) / 2.0 / 2.0;
         var += (u[0] - u[1]).powi(2) / 2.0 / 2.0;
     }
-    let actual = layer.norm().noise_free();
-    assert!((values(&actual.mean)[0] - mean).abs() < 1e-12);
-    assert!((values(&actual.var)[0] - var).abs() < 1e-12);
-    assert_eq!(values(&layer.norm().running().mean), [0.0]);
+    for actual in [layer.norm().noise_free(), layer.norm().running()] {
+        assert!((values(&actual.mean)[0] - mean).abs() < 1e-12);
+        assert!((values(&actual.var)[0] - var).abs() < 1e-12);
+    }
     assert!(reestimate(&layer, &posterior, []).is_err());
     Ok(())
 }
 
 /// Before re-estimation both sets of statistics follow training, and the two noise-free passes
-/// agree. Afterwards only the mean pass has changed. Once the noisy set holds the re-estimated
-/// statistics too, the passes agree again.
+/// agree. After that of the mean pass alone only the mean pass has changed. Once the noisy set holds
+/// the same statistics, the passes agree again.
 #[test]
 fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
     let model = trained()?;
@@ -91,7 +91,7 @@ fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
     let run = |pass: Pass| -> Result<Vec<f64>> { Ok(values(&model.forward(&xs, &pass)?)) };
     let before = run(Pass::mean_as_trained())?;
     assert_eq!(before, run(Pass::mean())?);
-    reestimate(&model, &model.posterior, (0..4).map(|i| Ok(images(16, 16 * i)?.0)))?;
+    reestimate_mean(&model, (0..4).map(|i| Ok(images(16, 16 * i)?.0)))?;
     assert_eq!(before, run(Pass::mean_as_trained())?);
     assert!(largest_difference(&before, &run(Pass::mean())?) > 1e-3);
     for (name, var) in named(&model.vars) {
@@ -107,6 +107,52 @@ fn the_mean_pass_as_trained_keeps_the_statistics_of_training() -> Result<()> {
         }
     }
     assert_eq!(run(Pass::mean_as_trained())?, run(Pass::mean())?);
+    Ok(())
+}
+
+/// The running statistics that training leaves lag behind the weights, so prediction must not depend
+/// on them.
+#[test]
+fn after_reestimation_no_prediction_depends_on_the_running_statistics_of_training() -> Result<()> {
+    let model = trained()?;
+    let (xs, _) = images(6, 0)?;
+    let predictions = || -> Result<Vec<Vec<f64>>> {
+        reestimate(&model, &model.posterior, (0..4).map(|i| Ok(images(16, 16 * i)?.0)))?;
+        let passes = [Pass::mean(), Pass::mean_as_trained(), Pass::sample(3, 1), Pass::expected()];
+        passes.iter().map(|pass| Ok(values(&model.forward(&xs, pass)?))).collect()
+    };
+    let first = predictions()?;
+    let mut moved = 0;
+    for (name, var) in named(&model.vars) {
+        let is_statistic = ["_mean", "_var"].iter().any(|ending| name.ends_with(ending));
+        if is_statistic {
+            var.set(&var.ones_like()?.affine(7.0, 1.0)?)?;
+            moved += 1;
+        }
+    }
+    assert!(moved >= 5, "{moved}");
+    assert_ne!(values(&model.forward(&xs, &Pass::sample(3, 1))?), first[2]);
+    assert_eq!(predictions()?, first);
+    Ok(())
+}
+
+/// In the first layer noise comes after the statistics, so both sets must be the mean over batches
+/// of each batch's mean and unbiased variance. In later layers noise widens the noisy set.
+#[test]
+fn noisy_statistics_are_those_of_noisy_passes() -> Result<()> {
+    let model = trained()?;
+    reestimate(&model, &model.posterior, (0..4).map(|i| Ok(images(16, 16 * i)?.0)))?;
+    let vars = named(&model.vars);
+    let get = |ending: &str| -> Vec<Vec<f64>> {
+        let all = vars.iter().filter(|(name, _)| name.ends_with(ending));
+        all.map(|(_, var)| values(var)).collect()
+    };
+    let (noisy, noise_free) = (get("running_var"), get("noise_free_var"));
+    assert!(largest_difference(&noisy[0], &noise_free[0]) < 1e-5);
+    let sum = |values: &[f64]| values.iter().sum::<f64>();
+    for (noisy, noise_free) in noisy.iter().zip(&noise_free).skip(1) {
+        assert!(sum(noisy) > 1.001 * sum(noise_free), "{noisy:?} {noise_free:?}");
+    }
     Ok(())
 }
 

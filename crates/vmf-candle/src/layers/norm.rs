@@ -3,10 +3,9 @@
 //!
 //! Statistics that were collected under noise do not fit a pass without it: noise in one layer
 //! widens the distribution of the next layer's inputs. So each normalization keeps two sets.
-//! `running_mean` and `running_var` are collected in training and serve Monte Carlo passes.
-//! `noise_free_mean` and `noise_free_var` serve the mean pass.
-//! [`reestimate`](crate::predict::reestimate) measures them with noise off; until then they follow
-//! training like the others.
+//! `running_mean` and `running_var` serve the passes with noise, Monte Carlo and expected;
+//! `noise_free_mean` and `noise_free_var` serve the mean pass. Both follow training until
+//! [`reestimate`](crate::predict::reestimate) measures each of them in its own kind of pass.
 //!
 //! The third thing a normalization remembers is `inherited_var`: how much its output varies over
 //! draws of the weights *in front of* this layer, one value per channel. The expected pass needs
@@ -139,7 +138,10 @@ impl NormStats {
                 self.noisy.update(batch, count, self.momentum)?;
                 self.noise_free.update(batch, count, self.momentum)
             }
-            StatisticsSource::Recorded { weight } => self.noise_free.update(batch, count, weight),
+            StatisticsSource::Recorded { noisy, weight } => {
+                let set = if noisy { &self.noisy } else { &self.noise_free };
+                set.update(batch, count, weight)
+            }
             StatisticsSource::RunningNoisy | StatisticsSource::RunningNoiseFree => Ok(()),
         }
     }

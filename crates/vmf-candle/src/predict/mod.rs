@@ -10,8 +10,8 @@ mod expected;
 mod reestimate;
 mod samples;
 
-pub(crate) use reestimate::measure_variances;
-pub use reestimate::{Reestimated, reestimate};
+pub(crate) use reestimate::measure_roughly;
+pub use reestimate::{Reestimated, reestimate, reestimate_mean};
 pub use samples::{Folding, Samples};
 
 use crate::pass::{Forward, Pass};

@@ -15,6 +15,8 @@ const SAMPLES: u32 = 8;
 const ROWS: usize = 256;
 /// The seed of those samples. It is fixed, so that a measurement is a function of the network.
 const SEED: u64 = 0x7661_7269_616e_6365;
+/// The seed of the noise under which statistics are measured.
+const NOISY_SEED: u64 = 0x6e6f_6973_7921_7374;
 /// Beyond this many standard deviations between the expected pass and the mean of the samples
 /// something is amiss: the mean of eight samples alone is off by 0.35 of them.
 const SUSPICIOUS: f64 = 1.0;
@@ -32,36 +34,42 @@ pub struct Reestimated {
     pub discrepancy: f64,
 }
 
-/// Measures what the deterministic passes need, on batches of training inputs as training sees them
-/// (augmented, if training augments). Call it at the end of training, before
-/// [`predict`](super::predict). A few thousand examples are enough.
+/// Measures what prediction needs, on batches of training inputs as training sees them (augmented,
+/// if training augments). Call it at the end of training, before [`predict`](super::predict). A few
+/// thousand examples are enough.
 ///
-/// - For [`Pass::mean`]: the statistics of each normalization with noise off. Those that training
-///   collects belong to noisy activations; without noise the activations of all layers but the
-///   first have a smaller variance.
+/// - For [`Pass::sample`] and [`Pass::expected`]: the statistics of each normalization under noise.
+///   Those that training collects are an average over about the last ten batches, and so over
+///   weights that have moved on since.
+/// - For [`Pass::mean`]: the statistics of each normalization with noise off. Without noise the
+///   activations of all layers but the first have a smaller variance.
 /// - For [`Pass::expected`]: how much the input of each unit, and the output of the model, vary
 ///   over draws of the weights. The first 256 examples suffice for that, with 8 noisy samples of
 ///   each.
 ///
-/// The statistics of noisy passes do not change. They are an average over about the last ten
-/// batches of training, and fit only if the weights hardly moved during those. Let the learning
-/// rate fall to zero, or run some batches with `Pass::train` without a step of the optimizer.
+/// A network that is never used with noise needs [`reestimate_mean`] alone.
 pub fn reestimate<M: Forward + ?Sized>(
     model: &M,
     posterior: &Posterior,
     batches: impl IntoIterator<Item = Result<Tensor>>,
 ) -> Result<Reestimated> {
-    let mut seen = 0;
+    let mut examples = Vec::new();
+    let mut wanted = EXAMPLES;
+    let batches = each(batches, |batch, xs| {
+        model.forward(xs, &Pass::estimate_noisy(NOISY_SEED, batch))?;
+        model.forward(xs, &Pass::estimate(batch))?;
+        let rows = wanted.min(xs.dim(0)?);
+        if rows > 0 {
+            examples.push(xs.narrow(0, 0, rows)?);
+        }
+        wanted -= rows;
+        Ok(())
+    })?;
+    // Variances depend on the noisy statistics, which are complete only now.
     let mut measurement = Measurement::of(EXAMPLES);
-    for (batch, xs) in batches.into_iter().enumerate() {
-        let xs = xs?;
-        check_finite(&xs)?;
-        model.forward(&xs, &Pass::estimate(batch as u32))?;
-        measurement.add(model, &xs)?;
-        seen = batch + 1;
+    for xs in &examples {
+        measurement.add(model, xs)?;
     }
-    let name = "the number of batches to re-estimate statistics from";
-    check_setting(seen > 0, name, seen, "it must be at least 1")?;
     let discrepancy = measurement.finish(model, posterior)?;
     if discrepancy > SUSPICIOUS {
         tracing::warn!(
@@ -71,16 +79,45 @@ pub fn reestimate<M: Forward + ?Sized>(
              predict with Monte Carlo samples"
         );
     }
-    Ok(Reestimated { batches: seen, discrepancy })
+    Ok(Reestimated { batches, discrepancy })
 }
 
-/// Measures only what the expected pass needs, on the first 32 of a batch of training inputs:
-/// enough for a signal during training, at the price of a few steps.
-pub(crate) fn measure_variances<M: Forward + ?Sized>(
+/// Measures only the statistics of [`Pass::mean`], for a network that was trained without noise or
+/// is never used with it. Returns the number of batches.
+pub fn reestimate_mean<M: Forward + ?Sized>(
+    model: &M,
+    batches: impl IntoIterator<Item = Result<Tensor>>,
+) -> Result<usize> {
+    each(batches, |batch, xs| model.forward(xs, &Pass::estimate(batch)).map(|_| ()))
+}
+
+/// Hands on batches that are finite, with their numbers, and counts them.
+fn each(
+    batches: impl IntoIterator<Item = Result<Tensor>>,
+    mut measure: impl FnMut(u32, &Tensor) -> Result<()>,
+) -> Result<usize> {
+    let mut seen = 0;
+    for (batch, xs) in batches.into_iter().enumerate() {
+        let xs = xs?;
+        check_finite(&xs)?;
+        measure(batch as u32, &xs)?;
+        seen = batch + 1;
+    }
+    let name = "the number of batches to re-estimate statistics from";
+    check_setting(seen > 0, name, seen, "it must be at least 1")?;
+    Ok(seen)
+}
+
+/// Measures what the expected pass needs, roughly, for a signal during training: the noisy
+/// statistics on one batch of training inputs, and variances on its first 32 examples. The price is
+/// that of one step.
+pub(crate) fn measure_roughly<M: Forward + ?Sized>(
     model: &M,
     posterior: &Posterior,
     xs: &Tensor,
 ) -> Result<()> {
+    check_finite(xs)?;
+    model.forward(xs, &Pass::estimate_noisy(NOISY_SEED, 0))?;
     let mut measurement = Measurement::of(ROWS / SAMPLES as usize);
     measurement.add(model, xs)?;
     measurement.finish(model, posterior)?;

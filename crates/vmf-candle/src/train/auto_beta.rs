@@ -28,7 +28,7 @@ use super::log_softmax;
 use crate::error::{check_setting, check_shape};
 use crate::pass::Forward;
 use crate::posterior::Posterior;
-use crate::predict::{Samples, measure_variances, predict};
+use crate::predict::{Samples, measure_roughly, predict};
 use candle_core::{DType, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -195,7 +195,8 @@ impl AutoBeta {
 
     /// Measures how overconfident the model is on held-out examples, as its
     /// [expected](Samples::expected) prediction is, and moves beta. `xs` are training inputs, such
-    /// as those of this step, from which it learns how much activations vary.
+    /// as those of this step, on which it measures the statistics and variances of the network as
+    /// it is now; the running ones lag behind while weights move fast.
     pub fn update<M: Forward + ?Sized>(
         &mut self,
         step: u32,
@@ -204,7 +205,7 @@ impl AutoBeta {
         xs: &Tensor,
         (held_out, labels): (&Tensor, &Tensor),
     ) -> Result<Signal> {
-        measure_variances(model, posterior, xs)?;
+        measure_roughly(model, posterior, xs)?;
         let prediction = predict(model, held_out, Samples::expected(posterior))?;
         let signal = Signal::of_classes(&prediction.probs, labels)?;
         self.observe(step, signal);
