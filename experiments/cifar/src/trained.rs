@@ -162,7 +162,8 @@ impl Trained {
 
     /// The weight of the KL at the end of its training so far; 0 if training ignores the KL.
     pub fn beta(&self) -> f64 {
-        self.config.settings.beta_at(self.epoch as f64)
+        let found = || self.record().or(self.records.last()).map_or(0.0, |record| record.beta);
+        self.config.settings.beta_at(self.epoch as f64).unwrap_or_else(found)
     }
 
     /// Its variables by name.

@@ -92,10 +92,9 @@ fn calibration(evaluation: &Evaluation) -> Result<Section> {
     });
     Ok(Section::new("Calibration")
         .paragraph(format!(
-            "Is the network right as often as it says? Each way to predict is shown without temperature scaling (T = 1) and with the \
-             temperature T that was fitted to the first {} test images; the diagrams show the other {}.",
-            protocol.fit_images,
-            protocol.judged_images()
+            "Is the network right as often as it says? Each way to predict is shown without temperature scaling (T = 1) and with a \
+             temperature T: {}.",
+            protocol.fit_in_words()
         ))
         .figure(&figures::reliability(ways), "")?)
 }
