@@ -9,7 +9,7 @@ use vmf_candle::Schedule;
 use crate::beta::Beta;
 use crate::data::{Interface, Request, Source};
 use crate::limits;
-use crate::model::{Depth, IMAGE_SIZE, VggConfig};
+use crate::model::{IMAGE_SIZE, Model, NetworkConfig};
 
 /// The training method. Everything else is the same for all three, so that they can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -96,9 +96,11 @@ settings! {
     /// Shift training images by up to four pixels at random, and mirror them if that preserves classes
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     augment: bool,
-    /// Network: vgg11, vgg13, vgg16 or vgg19
-    depth: Depth,
-    /// Factor of the number of channels of each layer; 1 is the paper's network
+    /// Network
+    #[serde(default, alias = "depth")]
+    #[arg(value_enum, alias = "depth")]
+    model: Model,
+    /// Factor of the number of channels of each layer; 1 is the network of its paper
     width: f64,
     /// Initial sigma_eff of each layer
     sigma: f64,
@@ -175,7 +177,7 @@ impl Preset {
             test_images: 0,
             label_noise: 0.0,
             augment: false,
-            depth: Depth::Vgg16,
+            model: Model::Vgg16,
             width: 1.0,
             sigma: 0.1,
             epochs: 200,
@@ -225,7 +227,7 @@ impl Settings {
         );
         check_batch(self.batch)?;
         // The width is checked where it is used.
-        self.network(3, 10).stages()?;
+        self.network(3, 10).parts()?;
         for (name, count) in
             [("--train-images", self.train_images), ("--test-images", self.test_images)]
         {
@@ -285,8 +287,14 @@ impl Settings {
     }
 
     /// The network for images with this number of channels and classes.
-    pub fn network(&self, in_channels: usize, classes: usize) -> VggConfig {
-        VggConfig { depth: self.depth, width: self.width, in_channels, classes, sigma: self.sigma }
+    pub fn network(&self, in_channels: usize, classes: usize) -> NetworkConfig {
+        NetworkConfig {
+            model: self.model,
+            width: self.width,
+            in_channels,
+            classes,
+            sigma: self.sigma,
+        }
     }
 
     /// The weight of the KL after this many epochs; `None` if training finds it.
@@ -445,7 +453,7 @@ impl Config {
     }
 
     /// The network.
-    pub fn network(&self) -> VggConfig {
+    pub fn network(&self) -> NetworkConfig {
         let Interface { shape, classes, .. } = &self.interface;
         self.settings.network(shape.channels, classes.len())
     }

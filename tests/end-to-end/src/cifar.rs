@@ -18,7 +18,7 @@ pub const TINY: [&str; 19] = [
     "320",
     "--test-images",
     "100",
-    "--depth",
+    "--model",
     "vgg11",
     "--width",
     "0.0625",

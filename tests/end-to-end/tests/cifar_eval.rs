@@ -15,7 +15,7 @@ const TINY: [&str; 20] = [
     "--train-images=320",
     "--test-images=100",
     "--label-noise=0.3",
-    "--depth",
+    "--model",
     "vgg11",
     "--width",
     "0.0625",

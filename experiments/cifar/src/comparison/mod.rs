@@ -95,9 +95,12 @@ impl Comparison {
         let settings = || self.groups.iter().map(|group| &group.settings);
         let first = &self.groups[self.baseline].settings;
         match () {
-            () if settings().any(|other| other.depth != first.depth) => "VGG".into(),
-            () if settings().any(|other| other.width != first.width) => first.depth.to_string(),
-            () => format!("{} of width {}", first.depth, first.width),
+            () if settings().any(|other| other.model.family() != first.model.family()) => {
+                "several networks".into()
+            }
+            () if settings().any(|other| other.model != first.model) => first.model.family().into(),
+            () if settings().any(|other| other.width != first.width) => first.model.to_string(),
+            () => format!("{} of width {}", first.model, first.width),
         }
     }
 }

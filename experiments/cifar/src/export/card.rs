@@ -99,7 +99,7 @@ fn introduction(trained: &Trained) -> String {
     format!(
         "# {}\n\n{} of width {} for images of 32 x 32 pixels, trained on {data} for {} of {} epochs.\n{method}\n\nIt distinguishes {} classes: {}.\n",
         escaped(&trained.name()),
-        settings.depth.to_string().to_uppercase(),
+        settings.model.to_string().to_uppercase(),
         settings.width,
         trained.epoch,
         settings.epochs,

@@ -38,7 +38,7 @@ fn report(trained: &Trained, set: &Dataset, evaluation: &Evaluation) -> Result<R
     let mut report = Report::new(format!("{} on {}", trained.name(), set.name))
         .subtitle(format!(
             "{} of width {}, `--method {}`, {} of {} epochs on {} images",
-            settings.depth,
+            settings.model,
             settings.width,
             settings.method.name(),
             trained.epoch,

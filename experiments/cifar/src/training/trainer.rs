@@ -16,7 +16,7 @@ use vmf_candle::{
 use crate::data::Dataset;
 use crate::data::batches::{Batch, Batches, Plan};
 use crate::evaluation::outputs;
-use crate::model::{Vgg, in_layer_order, is_finite, layer_order};
+use crate::model::{Network, in_layer_order, is_finite, layer_order};
 use crate::run::{LayerSigma, Record};
 use crate::settings::Settings;
 
@@ -88,7 +88,7 @@ pub struct Trainer {
     device: Device,
     vars: VarMap,
     posterior: Posterior,
-    model: Vgg,
+    model: Network,
     adam: Adam,
     epoch: u32,
     step: u32,
@@ -114,7 +114,7 @@ impl Trainer {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, settings.seed, DType::F32, &device);
         let network = settings.network(set.shape.channels, set.classes.len());
-        let model = Vgg::new(&network, &posterior, vb)?;
+        let model = Network::new(&network, &posterior, vb)?;
         let config = AdamConfig {
             lr: settings.lr,
             noise_lr: settings.noise_lr,
@@ -295,7 +295,7 @@ impl Trainer {
         };
         let vars = self.vars.data().lock().unwrap_or_else(PoisonError::into_inner);
         let mut moments = self.adam.state()?;
-        moments.sort_by_key(|(name, _)| layer_order(name));
+        moments.sort_by(|(a, _), (b, _)| layer_order(a).cmp(&layer_order(b)));
         for name in in_layer_order(vars.keys()) {
             ensure!(is_finite(&vars[name])?, broken("the variable", name));
         }

@@ -23,7 +23,7 @@ const TINY: [&str; 18] = [
     "320",
     "--test-images",
     "100",
-    "--depth",
+    "--model",
     "vgg11",
     "--width",
     "0.0625",
