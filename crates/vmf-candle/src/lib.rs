@@ -28,7 +28,8 @@
 //! # let device = Device::Cpu;
 //! # let images = Tensor::from_vec((0..32 * 3 * 64).map(|i| (i as f32 * 0.37).sin()).collect(), (32, 3, 8, 8), &device)?;
 //! # let labels = Tensor::from_vec((0..32).map(|i| i % 10).collect::<Vec<u32>>(), 32, &device)?;
-//! # let (seed, train_set_len, epochs) = (42, 32, 3);
+//! # let (held_out, held_out_labels) = (images.narrow(0, 0, 8)?, labels.narrow(0, 0, 8)?);
+//! # let (seed, train_set_len, steps) = (42, 32, 3);
 //! // Build the model as with candle-nn. The posterior collects one scalar per layer.
 //! let (vars, posterior) = (VarMap::new(), Posterior::new());
 //! let vb = seeded(&vars, seed, DType::F32, &device);
@@ -43,13 +44,16 @@
 //! // Train.
 //! let config = AdamConfig { lr: 1e-3, ..Default::default() };
 //! let mut adam = Adam::for_model(&vars, &posterior, config)?;
-//! let beta = Schedule::warmup(posterior.suggested_beta(train_set_len), 0.2 * f64::from(epochs));
-//! for epoch in 0..epochs {
-//!     // One batch per epoch, for brevity.
-//!     let logits = model.forward(&images, &Pass::train(seed, epoch))?;
+//! let mut beta = AutoBeta::new(&posterior, train_set_len, steps)?;
+//! for step in 0..steps {
+//!     // Always the same batch, for brevity.
+//!     let logits = model.forward(&images, &Pass::train(seed, step))?;
 //!     let nll = cross_entropy(&logits, &labels)?;
-//!     let loss = Elbo::new(train_set_len).beta(beta.at(epoch.into())).loss(&nll, &posterior)?;
+//!     let loss = Elbo::new(train_set_len).beta(beta.value()).loss(&nll, &posterior)?;
 //!     adam.backward_step(&loss.total)?; // loss.nll and loss.kl are there to log
+//!     if beta.is_due(step) {
+//!         beta.update(step, &model, &posterior, (&images, &labels), (&held_out, &held_out_labels))?;
+//!     }
 //! }
 //! reestimate(&model, &posterior, [Ok(images.clone())])?; // how much activations and outputs vary
 //!
@@ -131,19 +135,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # How to choose beta
+//! # How beta is found
 //!
 //! `beta = 1` is the evidence lower bound. The KL of a wide network is far larger than the
 //! information in its data (a layer of 512 units with 4608 inputs has a million nats), so with
-//! `beta = 1` the noise of such a network grows until it drowns the signal. Treat beta as a
-//! temperature. Begin with [`Posterior::suggested_beta`](posterior::Posterior::suggested_beta),
-//! half an example per weight. Warm it up over the first tenth or fifth of training. Divide it by
-//! three as long as [`Summary::warn_if_collapsed`](posterior::Summary::warn_if_collapsed) names
-//! layers or accuracy suffers. `beta = 1` is right for small problems with more data than weights,
-//! such as a linear model.
+//! `beta = 1` the noise of such a network grows until it drowns the signal. [`train::AutoBeta`]
+//! finds beta during training: it watches how overconfident the network is on held-out examples,
+//! and needs no starting value.
 //!
-//! [`train::AutoBeta`] finds beta instead: it watches how overconfident the network is on held-out
-//! examples, and needs no starting value.
+//! Without held-out examples, begin with
+//! [`Posterior::suggested_beta`](posterior::Posterior::suggested_beta), half an example per weight,
+//! and warm it up over the first tenth or fifth of training. Divide it by three as long as
+//! [`Summary::warn_if_collapsed`](posterior::Summary::warn_if_collapsed) names layers or accuracy
+//! suffers. `beta = 1` is right for small problems with more data than weights, such as a linear
+//! model.
 //!
 //! # How to read sigma_eff
 //!
