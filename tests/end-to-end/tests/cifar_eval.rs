@@ -372,6 +372,7 @@ fn a_first_look_trains_compares_and_goes_on_where_it_stopped() {
         "takes about",
         "continuing runs/first/none",
         "baseline ECE / ECE",
+        "in one deterministic pass vmf",
         "runs/first/report.html",
         "runs/first/vmf/report.html",
     ] {

@@ -34,5 +34,6 @@ pub fn run(args: &Args) -> Result<()> {
     let comparison = Comparison::new(&args.runs, args.baseline.as_deref(), &args.options)?;
     let report = comparison.write(&args.out)?;
     let table = tables::scores(&comparison)?.terminal();
-    terminal::print(format!("\n{table}\nthe report is {}", printable(&report)))
+    let in_short = comparison.in_short().map_or_else(String::new, |sentence| sentence + "\n");
+    terminal::print(format!("\n{table}\n{in_short}the report is {}", printable(&report)))
 }

@@ -2,6 +2,7 @@
 
 mod figure;
 pub mod group;
+mod in_short;
 mod sweep;
 pub mod tables;
 mod write;
