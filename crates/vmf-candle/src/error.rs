@@ -130,6 +130,13 @@ pub enum Error {
         dtype: DType,
     },
 
+    /// The ranks of a training do not fit together, or cannot reach each other.
+    #[error("{reason}")]
+    Ranks {
+        /// What is wrong.
+        reason: String,
+    },
+
     /// Probabilities or labels that no metric is defined for.
     #[error(transparent)]
     Metrics(#[from] vmf_core::metrics::MetricsError),

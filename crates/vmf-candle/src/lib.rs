@@ -258,6 +258,7 @@ pub mod metrics;
 pub mod ops;
 pub mod posterior;
 pub mod predict;
+pub mod ranks;
 pub mod train;
 
 pub use error::{Error, Result};

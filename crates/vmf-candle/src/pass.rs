@@ -6,7 +6,9 @@
 //! results.
 
 use crate::error::{check_setting, check_shape};
+use crate::ranks::Share;
 use candle_core::{Result, Tensor};
+use vmf_kernels::across::Across;
 use vmf_kernels::noise::{Noise, NoiseKey};
 
 /// What one forward pass computes with: which statistics, and which noise.
@@ -26,6 +28,8 @@ use vmf_kernels::noise::{Noise, NoiseKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     mode: Mode,
+    /// This process has only some examples of the batch.
+    share: Option<Share>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,18 +71,22 @@ const TRAINING: u32 = 0;
 pub(crate) const INITIALISATION: u32 = u32::MAX;
 
 impl Pass {
+    fn new(mode: Mode) -> Self {
+        Self { mode, share: None }
+    }
+
     /// A training step: batch statistics, noise, running statistics updated.
     ///
     /// Each `step` of a run has its own noise. A run that is resumed at a step continues with the
     /// noise of that step.
     pub fn train(seed: u64, step: u32) -> Self {
-        Self { mode: Mode::Train { seed, step } }
+        Self::new(Mode::Train { seed, step })
     }
 
     /// A training step without noise: the deterministic network to compare the variational one
     /// with.
     pub fn train_noiseless() -> Self {
-        Self { mode: Mode::TrainNoiseless }
+        Self::new(Mode::TrainNoiseless)
     }
 
     /// One deterministic pass in place of many noisy ones: each unit hands on the *expectation* of
@@ -87,19 +95,19 @@ impl Pass {
     /// [`reestimate`](crate::predict::reestimate) must have measured how large the noise is that
     /// each unit inherits from the units before it.
     pub fn expected() -> Self {
-        Self { mode: Mode::Expected }
+        Self::new(Mode::Expected)
     }
 
     /// The network at the mean directions: running statistics, no noise.
     pub fn mean() -> Self {
-        Self { mode: Mode::Mean }
+        Self::new(Mode::Mean)
     }
 
     /// The network at the mean directions, normalized with the statistics that training collected
     /// under noise. They do not fit a pass without noise: this is what deterministic inference
     /// would be without [`reestimate`](crate::predict::reestimate).
     pub fn mean_as_trained() -> Self {
-        Self { mode: Mode::MeanAsTrained }
+        Self::new(Mode::MeanAsTrained)
     }
 
     /// Monte Carlo sample `k`: running statistics, noise. The noise never coincides with that of
@@ -113,24 +121,23 @@ impl Pass {
     ///
     /// Each copy sees exactly the noise that [`Pass::sample`] would give it.
     pub fn folded(seed: u64, first: u32, count: u32) -> Self {
-        Self { mode: Mode::Sample { seed, batch: 0, first, count: count.max(1) } }
+        Self::new(Mode::Sample { seed, batch: 0, first, count: count.max(1) })
     }
 
     /// Batch statistics without noise, averaged into the noise-free set; `batch` counts from 0.
     pub fn estimate(batch: u32) -> Self {
-        Self { mode: Mode::Estimate { batch } }
+        Self::new(Mode::Estimate { batch })
     }
 
     /// Batch statistics under noise, averaged into the noisy set; `batch` counts from 0.
     pub fn estimate_noisy(seed: u64, batch: u32) -> Self {
-        Self { mode: Mode::EstimateNoisy { seed, batch } }
+        Self::new(Mode::EstimateNoisy { seed, batch })
     }
 
     /// Monte Carlo samples `0 .. count` in one batch, as in [`Pass::folded`], from which each unit
     /// records the variance that its input brings along; `batch` counts from 0.
     pub fn measure(seed: u64, batch: u32, count: u32) -> Self {
-        let mode = Mode::Measure { seed, batch, count: count.max(2) };
-        Self { mode }
+        Self::new(Mode::Measure { seed, batch, count: count.max(2) })
     }
 
     /// The same Monte Carlo samples for batch `number` of a data set. Each batch has its own
@@ -140,6 +147,30 @@ impl Pass {
             *batch = number;
         }
         self
+    }
+
+    /// The same pass of a batch that this rank has a share of. The statistics are those of the whole
+    /// batch, and the noise of an example is that of its place in it.
+    ///
+    /// It matters where the batch does: in training, and where statistics are measured. Other passes
+    /// are unchanged.
+    pub fn shared(self, share: &Share) -> Self {
+        let whole = share.ranks().is_alone();
+        let uses_batch = matches!(
+            self.statistics(),
+            StatisticsSource::Batch | StatisticsSource::Recorded { .. }
+        );
+        Self { share: (uses_batch && !whole).then_some(*share), ..self }
+    }
+
+    /// The processes over which the statistics of the batch are merged.
+    pub(crate) fn across(&self) -> Across {
+        self.share.map_or(Across::ALONE, |share| share.across())
+    }
+
+    /// How many elements a statistic of the batch is taken over, if so many of them are here.
+    pub(crate) fn elements_of_batch(&self, here: usize) -> usize {
+        self.share.map_or(here, |share| share.elements(here))
     }
 
     /// Whether layers add noise.
@@ -217,6 +248,14 @@ impl Pass {
         })?;
         let elements: usize = dims.iter().product();
         let key = NoiseKey { seed, stream, step, sample };
+        if let Some(share) = self.share {
+            // A tensor may have several rows for each example.
+            check_shape(batch.is_multiple_of(share.count()), "a pass of a shared batch", || {
+                format!("this rank has {} examples of the batch, not {batch}", share.count())
+            })?;
+            let first = (elements / share.count() * share.first()) as u64;
+            return Ok(Some(Noise::new(key).starting_at(first)));
+        }
         Ok(Some(Noise::folded(key, (elements / folded) as u64)))
     }
 

@@ -64,6 +64,13 @@ pub enum Error {
         /// What it should be.
         requirement: &'static str,
     },
+
+    /// The processes that share the batch could not add their sums up.
+    #[error("the processes that share the batch cannot reach each other: {reason}")]
+    Across {
+        /// What went wrong, in the words of the library that connects them.
+        reason: String,
+    },
 }
 
 /// Checks that a slice has the length that the shape requires.

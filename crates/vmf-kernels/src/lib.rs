@@ -29,6 +29,7 @@
 //! | [`pool`] | maximum and average pooling with their gradients |
 //! | [`adam`] | Adam in one pass over memory, optionally on the sphere |
 //! | [`normal_cdf`] | the normal distribution function, for expected activations |
+//! | [`across`] | batches that several processes share |
 //! | [`simd`] | how one source is compiled for several instruction sets and chosen at run time |
 //!
 //! # What it guarantees
@@ -82,6 +83,7 @@ mod scratch;
 mod testing;
 mod transpose;
 
+pub mod across;
 pub mod adam;
 pub mod bn_noise;
 pub mod conv;

@@ -50,6 +50,7 @@ impl Case {
         Noise {
             key: NoiseKey { seed, stream, step, sample },
             elements_per_sample: self.elements_per_sample,
+            first: 0,
         }
     }
 

@@ -9,6 +9,7 @@ use vmf_kernels::noise::{Noise, NoiseKey, fill_normals};
 const NOISE: Noise = Noise {
     key: NoiseKey { seed: 2024, stream: 3, step: 9, sample: 1 },
     elements_per_sample: None,
+    first: 0,
 };
 
 fn values(stream: u32, count: usize) -> Vec<f64> {

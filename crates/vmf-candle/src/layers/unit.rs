@@ -76,6 +76,7 @@ impl Unit {
         let affine = self.norm.affine();
         let fused = affine.is_none() && skip.is_none();
         let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu && fused);
+        unit = unit.across(pass.across());
         if let (Some(window), true) = (pool, fused) {
             unit = unit.max_pool(window).map_err(Error::from)?;
         }
@@ -93,7 +94,8 @@ impl Unit {
             Some(statistics) => op.forward_eval(&statistics, xs, &w, &sigma)?,
             None => {
                 let (ys, batch) = op.forward_train(xs, &w, &sigma)?;
-                self.norm.update(source, &batch, unit.norm().shape.elements_per_channel())?;
+                let elements = pass.elements_of_batch(unit.norm().shape.elements_per_channel());
+                self.norm.update(source, &batch, elements)?;
                 ys
             }
         };

@@ -78,7 +78,7 @@ pub fn bn_noise(
 ) -> Result<(Tensor, Statistics)> {
     check(u, sigma, config)?;
     check_batch(config)?;
-    if !has_kernel(u) {
+    if !has_kernel(u, config, noise) {
         return bn_noise_reference(u, sigma, config, noise);
     }
     let saved = Arc::default();
@@ -108,7 +108,7 @@ pub fn bn_noise_eval(
             format!("statistics of shape {dims:?} for {channels} channels")
         })?;
     }
-    if !has_kernel(u) {
+    if !has_kernel(u, config, noise) {
         return bn_noise_eval_reference(u, sigma, statistics, config, noise);
     }
     let Statistics { mean, var } = statistics;
@@ -135,16 +135,19 @@ fn check(u: &Tensor, sigma: &Tensor, config: &Config) -> Result<()> {
 
 /// A batch has a variance if each channel has at least two values.
 pub(super) fn check_batch(config: &Config) -> Result<()> {
-    let valid = config.shape.elements_per_channel() >= 2;
+    // If processes share the batch, each of them has at least one example.
+    let valid = config.shape.elements_per_channel() >= 2 || !config.across.is_alone();
     Ok(check_shape(valid, "batch normalization", || {
         "one value per channel has no variance: the batch needs at least two examples".into()
     })?)
 }
 
 /// Whether there is a kernel for this tensor. Elsewhere Candle's own operations compute the same.
-fn has_kernel(u: &Tensor) -> bool {
+/// The CUDA kernels know nothing of batches that processes share.
+fn has_kernel(u: &Tensor, config: &Config, noise: Option<Noise>) -> bool {
     let on_cuda = cfg!(feature = "cuda") && u.device().is_cuda() && u.dtype() != DType::F64;
-    u.device().is_cpu() || on_cuda
+    let is_whole = config.across.is_alone() && noise.is_none_or(|noise| noise.first == 0);
+    u.device().is_cpu() || (on_cuda && is_whole)
 }
 
 /// The statistics that a forward pass normalized with, where it computed them.

@@ -1,5 +1,6 @@
 //! Operations with their own gradients, each usable in any Candle model.
 
+mod all_reduce;
 mod bn_noise;
 #[cfg(feature = "cuda")]
 mod bn_noise_cuda;

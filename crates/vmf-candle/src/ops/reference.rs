@@ -1,6 +1,7 @@
 //! Normalization, noise and ReLU from Candle's own operations: they run on any device, Candle
 //! differentiates them, and the kernels are checked against them.
 
+use super::all_reduce::all_reduce;
 use super::bn_noise::Statistics;
 use crate::dtype::stable_dtype;
 use crate::error::Error;
@@ -36,9 +37,9 @@ pub fn bn_noise_reference(
     noise: Option<Noise>,
 ) -> Result<(Tensor, Statistics)> {
     let flat = flat(u, config)?;
-    let mean = flat.mean_keepdim(2)?.mean_keepdim(0)?;
+    let mean = batch_mean(&flat, config)?;
     let centred = flat.broadcast_sub(&mean)?;
-    let var = centred.sqr()?.mean_keepdim(2)?.mean_keepdim(0)?;
+    let var = batch_mean(&centred.sqr()?, config)?;
     let y = finish(&centred, &var, u, sigma, config, noise)?;
     let batch = Statistics { mean: mean.detach().flatten_all()?, var: var.detach().flatten_all()? };
     Ok((y, batch))
@@ -58,6 +59,16 @@ pub fn bn_noise_eval_reference(
     };
     let centred = flat.broadcast_sub(&channels(&statistics.mean)?)?;
     finish(&centred, &channels(&statistics.var)?, u, sigma, config, noise)
+}
+
+/// The mean of each channel over the whole batch, of which processes may have a part each.
+fn batch_mean(values: &Tensor, config: &Config) -> Result<Tensor> {
+    if config.across.is_alone() {
+        return values.mean_keepdim(2)?.mean_keepdim(0);
+    }
+    let mut elements = [config.shape.elements_per_channel() as f64];
+    config.across.sum(&mut elements).map_err(Error::from)?;
+    all_reduce(&values.sum_keepdim(2)?.sum_keepdim(0)?, config.across)? / elements[0]
 }
 
 /// `u` as (N, C, H W), in a dtype that is precise enough for sums.

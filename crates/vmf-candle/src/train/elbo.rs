@@ -10,6 +10,7 @@
 
 use crate::error::{check_setting, check_shape};
 use crate::posterior::Posterior;
+use crate::ranks::Share;
 use candle_core::{Result, Tensor};
 
 /// The negative evidence lower bound per example, with a temperature `beta` on the KL.
@@ -17,13 +18,15 @@ use candle_core::{Result, Tensor};
 pub struct Elbo {
     train_len: usize,
     beta: f64,
+    share: Option<Share>,
 }
 
 /// A loss and its two terms.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Loss {
-    /// What to minimize: `nll + beta / N * kl`. Differentiable.
+    /// What to minimize: `nll + beta / N * kl`. Differentiable. If ranks share the batch, what this
+    /// rank contributes to it: the sum over the ranks is the loss.
     pub total: Tensor,
     /// The mean negative log-likelihood, as it was given.
     pub nll: Tensor,
@@ -38,7 +41,7 @@ impl Elbo {
     /// A training set of images has as many examples as images, not pixels, if the likelihood has
     /// one term per image.
     pub fn new(train_len: usize) -> Self {
-        Self { train_len, beta: 1.0 }
+        Self { train_len, beta: 1.0, share: None }
     }
 
     /// Sets the weight of the KL: 1 is the evidence lower bound, 0 is maximum likelihood.
@@ -46,12 +49,18 @@ impl Elbo {
         Self { beta, ..self }
     }
 
+    /// For a batch that ranks share: the mean negative log-likelihood is that of this rank's
+    /// examples.
+    pub fn share(self, share: &Share) -> Self {
+        Self { share: (!share.ranks().is_alone()).then_some(*share), ..self }
+    }
+
     /// The loss of a batch with this mean negative log-likelihood.
     ///
     /// `posterior` is the one that the layers were built with. An empty one has a KL of 0: maximum
     /// likelihood.
     pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
-        let Self { train_len, beta } = *self;
+        let Self { train_len, beta, share } = *self;
         check_setting(train_len > 0, "the size of the training set", 0, "it must be positive")?;
         let valid = beta >= 0.0 && beta.is_finite();
         check_setting(valid, "beta", beta, "it must be finite and not negative")?;
@@ -59,9 +68,15 @@ impl Elbo {
             format!("expected a scalar, the mean over the batch, not {:?}", mean_nll.dims())
         })?;
         let kl = posterior.kl()?;
-        let scaled = (&kl * (beta / train_len as f64))?
+        // The KL is the same on all ranks, and counts once.
+        let once = share.map_or(1.0, |share| share.ranks().size() as f64);
+        let scaled = (&kl * (beta / train_len as f64 / once))?
             .to_dtype(mean_nll.dtype())?
             .to_device(mean_nll.device())?;
-        Ok(Loss { total: (mean_nll + scaled)?, nll: mean_nll.clone(), kl })
+        let total = match share {
+            None => (mean_nll + scaled)?,
+            Some(share) => ((mean_nll * share.weight())? + scaled)?,
+        };
+        Ok(Loss { total, nll: mean_nll.clone(), kl })
     }
 }

@@ -4,6 +4,7 @@ mod adam;
 mod auto_beta;
 mod backward;
 mod elbo;
+mod flat;
 mod loss;
 mod schedule;
 

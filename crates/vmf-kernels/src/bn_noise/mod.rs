@@ -38,6 +38,7 @@ pub mod cuda;
 pub mod launches;
 pub(crate) mod pooled;
 
+use crate::across::Across;
 use crate::element::{Element, Real};
 use crate::error::{Error, check_length};
 use crate::noise::Noise;
@@ -55,12 +56,15 @@ pub struct Config {
     pub eps: f64,
     /// Whether ReLU follows.
     pub relu: bool,
+    /// The processes whose examples are the batch, if this one has only some of them. The shape is
+    /// that of its own. It matters for the statistics of the batch alone.
+    pub across: Across,
 }
 
 impl Config {
     /// Normalization of `shape` with eps = 1e-5, not followed by ReLU.
     pub fn new(shape: Shape) -> Self {
-        Self { shape, eps: 1e-5, relu: false }
+        Self { shape, eps: 1e-5, relu: false, across: Across::ALONE }
     }
 
     /// The same, with or without ReLU after it.
@@ -71,6 +75,11 @@ impl Config {
     /// The same, with another eps.
     pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
+    }
+
+    /// The same, for a batch that processes share.
+    pub fn across(self, across: Across) -> Self {
+        Self { across, ..self }
     }
 }
 
@@ -134,7 +143,7 @@ pub fn forward_train<E: Element>(
 ) -> Result<Statistics, Error> {
     check(config, noise, &[("u", u.len()), ("y", y.len())])?;
     let isa = Isa::current();
-    let statistics = cpu::statistics(isa, config.shape, u);
+    let statistics = cpu::statistics(isa, config, u)?;
     Normalization::new(isa, config, noise, &statistics).forward(u, y);
     Ok(statistics)
 }
@@ -165,7 +174,7 @@ pub fn backward_train<E: Element>(
     du: &mut [E],
 ) -> Result<Vec<E::Real>, Error> {
     let (normalization, inputs) = start_backward(config, noise, saved, dy, du)?;
-    Ok(normalization.backward_train(inputs, du))
+    normalization.backward_train(inputs, du)
 }
 
 /// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.
@@ -183,7 +192,7 @@ pub fn backward_eval<E: Element>(
 /// The statistics of a batch.
 pub(crate) fn statistics(config: &Config, u: &[f32]) -> Result<Statistics, Error> {
     check::<f32>(config, None, &[("u", u.len())])?;
-    Ok(cpu::statistics(Isa::current(), config.shape, u))
+    cpu::statistics(Isa::current(), config, u)
 }
 
 fn check<R: Real>(

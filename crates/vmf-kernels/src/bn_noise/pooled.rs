@@ -55,7 +55,7 @@ pub(crate) fn backward_train(
     let normalization = Normalization::new(Isa::current(), config, noise, statistics);
     if normalization.sigma_is_large() {
         let (pool, inputs) = (pooling.pool.shape(), Inputs { u, y, dy });
-        return Ok(normalization.backward_train_pooled(pool, inputs, pooling.argmax, du));
+        return normalization.backward_train_pooled(pool, inputs, pooling.argmax, du);
     }
     let unpooled = pooling.unpool(config.relu, y, dy)?;
     // The gradient is already zero where ReLU did not let the value pass.

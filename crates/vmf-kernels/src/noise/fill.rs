@@ -31,8 +31,9 @@ const TASK: usize = 1 << 16;
 pub fn fill_normals<R: Real>(noise: &Noise, first: u64, out: &mut [R]) -> Result<(), Error> {
     let end = first.saturating_add(out.len() as u64);
     let elements = noise.elements_per_sample.unwrap_or(end);
-    if elements > MAX_ELEMENTS {
-        return Err(Error::TooManyElements { elements });
+    let last = noise.first.saturating_add(elements);
+    if last > MAX_ELEMENTS {
+        return Err(Error::TooManyElements { elements: last });
     }
     if elements == 0 && !out.is_empty() {
         return Err(Error::Folding { elements: out.len(), per_sample: elements });
@@ -71,8 +72,7 @@ pub(crate) fn fill_run<R: Real, S: Simd>(noise: &Noise, first: u64, out: &mut [R
     let mut done = 0;
     while done < out.len() {
         let (key, element) = noise.locate(first + done as u64);
-        let in_sample =
-            noise.elements_per_sample.map_or(u64::MAX, |per_sample| per_sample - element);
+        let in_sample = noise.elements_per_sample.map_or(u64::MAX, |n| noise.first + n - element);
         let skip = (element % ELEMENTS_PER_BLOCK) as usize;
         let length = (out.len() - done).min(BATCH - skip);
         let length = in_sample.min(length as u64) as usize;
@@ -163,7 +163,13 @@ pub(super) mod tests {
 
     #[test]
     fn runs_may_begin_and_end_anywhere() {
-        let noises = [Noise::new(KEY), Noise::folded(KEY, 37), Noise::folded(KEY, 512)];
+        let noises = [
+            Noise::new(KEY),
+            Noise::folded(KEY, 37),
+            Noise::folded(KEY, 512),
+            Noise::new(KEY).starting_at(1001),
+            Noise::folded(KEY, 512).starting_at(1001),
+        ];
         for isa in Isa::available() {
             for noise in noises {
                 for first in [0, 1, 2, 3, 4, 255, 1023, (1 << 34) - 700] {

@@ -13,6 +13,8 @@
 //! 1. **Key.** The two words of Philox's key are the low and the high half of the 64-bit seed.
 //! 2. **Element.** The row-major index of the element in the tensor's logical shape, (N, C, H, W)
 //!    or (N, C) or any other, whatever its layout in memory. A sample has at most 2^34 elements.
+//!    Where several processes share a batch, the tensor is that of the whole batch, and each of them
+//!    counts from the index of its own first element ([`Noise::starting_at`]).
 //! 3. **Samples.** When several Monte Carlo samples are folded into the batch, `e` elements to a
 //!    sample, the flat index `i` has `element = i % e` and `sample = key.sample + i / e`, wrapping
 //!    at 2^32. So a folded batch sees the same noise as the samples computed one after another.
@@ -103,25 +105,34 @@ pub struct Noise {
     /// Elements per sample if samples are folded into the batch, `None` if the tensor is one
     /// sample.
     pub elements_per_sample: Option<u64>,
+    /// The logical index of the tensor's first element, in a larger tensor of which it is a part. A
+    /// sample is then a part of one sample of the larger tensor.
+    pub first: u64,
 }
 
 impl Noise {
     /// The noise of a tensor that is one sample.
     pub fn new(key: NoiseKey) -> Self {
-        Self { key, elements_per_sample: None }
+        Self { key, elements_per_sample: None, first: 0 }
     }
 
     /// The noise of a tensor that holds several samples of `elements_per_sample` elements, one
     /// after another.
     pub fn folded(key: NoiseKey, elements_per_sample: u64) -> Self {
-        Self { key, elements_per_sample: Some(elements_per_sample) }
+        Self { key, elements_per_sample: Some(elements_per_sample), first: 0 }
+    }
+
+    /// The noise of the part that begins at this element, counted within each sample.
+    pub fn starting_at(self, first: u64) -> Self {
+        Self { first, ..self }
     }
 
     /// Checks that a tensor of `elements` elements can have this noise.
     pub fn check(&self, elements: usize) -> Result<(), Error> {
         let per_sample = self.elements_per_sample.unwrap_or(elements as u64);
-        if per_sample > MAX_ELEMENTS {
-            return Err(Error::TooManyElements { elements: per_sample });
+        let end = self.first.saturating_add(per_sample);
+        if end > MAX_ELEMENTS {
+            return Err(Error::TooManyElements { elements: end });
         }
         if !(elements as u64).is_multiple_of(per_sample) {
             return Err(Error::Folding { elements, per_sample });
@@ -133,10 +144,10 @@ impl Noise {
     #[inline]
     pub fn locate(&self, index: u64) -> (NoiseKey, u64) {
         match self.elements_per_sample {
-            None => (self.key, index),
+            None => (self.key, self.first + index),
             Some(per_sample) => {
                 let sample = self.key.sample.wrapping_add((index / per_sample) as u32);
-                (NoiseKey { sample, ..self.key }, index % per_sample)
+                (NoiseKey { sample, ..self.key }, self.first + index % per_sample)
             }
         }
     }

@@ -56,7 +56,8 @@ impl Planes {
             .is_none_or(|per_sample| per_sample.is_multiple_of(self.plane_len as u64));
         let blocks_fit = self.plane_len.is_multiple_of(PER_BLOCK)
             && self.first_position.is_multiple_of(PER_BLOCK)
-            && self.positions == PER_BLOCK;
+            && self.positions == PER_BLOCK
+            && noise.first.is_multiple_of(self.plane_len as u64);
         if samples_are_whole_planes && blocks_fit {
             self.fill_by_block::<R, S>(noise, pitch, out);
         } else if self.plane_len == 1 {
@@ -162,6 +163,9 @@ mod tests {
                     Noise::new(KEY),
                     Noise::folded(KEY, 3 * plane_len as u64),
                     Noise::folded(KEY, 5),
+                    Noise::new(KEY).starting_at(7 * plane_len as u64),
+                    Noise::new(KEY).starting_at(6),
+                    Noise::folded(KEY, 3 * plane_len as u64).starting_at(plane_len as u64),
                 ] {
                     let planes = Planes {
                         plane_len,

@@ -17,6 +17,7 @@
 //! them anyway ([`Operands`]). The activations before pooling are not saved: the gradient flows
 //! only to the largest element of a window, whose sign is that of the output.
 
+use crate::across::Across;
 use crate::bn_noise::pooled::{self, Pooling};
 use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
@@ -83,6 +84,11 @@ impl Unit {
     /// The same, with another eps.
     pub fn eps(self, eps: f64) -> Self {
         Unit { norm: self.norm.eps(eps), ..self }
+    }
+
+    /// The same, for a batch that processes share.
+    pub fn across(self, across: Across) -> Self {
+        Unit { norm: self.norm.across(across), ..self }
     }
 
     /// The same, followed by maximum pooling with square windows side by side.

@@ -13,10 +13,11 @@ mod moments;
 
 pub use moments::Moments;
 
-use super::backward;
+use super::{backward, flat};
 use crate::dtype::stable_dtype;
 use crate::error::{Error, check_setting};
 use crate::posterior::Posterior;
+use crate::ranks::Ranks;
 use crate::vars::lock;
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor, Var};
@@ -145,6 +146,7 @@ impl Parameter {
 pub struct Adam {
     config: AdamConfig,
     parameters: Vec<Parameter>,
+    ranks: Ranks,
 }
 
 impl Adam {
@@ -170,7 +172,7 @@ impl Adam {
             .collect();
         // The map has no fixed order, and the rounding of a sum depends on the order of its terms.
         parameters.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { config, parameters })
+        Ok(Self { config, parameters, ranks: Ranks::alone() })
     }
 
     /// Its settings.
@@ -190,6 +192,12 @@ impl Adam {
             .filter_map(|parameter| Some((parameter, parameter.state.as_ref()?)))
             .map(|(parameter, state)| Ok((parameter.name.clone(), state.moments(&parameter.var)?)))
             .collect()
+    }
+
+    /// The same optimizer for ranks that share each batch: `backward_step` adds their gradients up
+    /// and takes the same step on all of them.
+    pub fn across(self, ranks: Ranks) -> Self {
+        Self { ranks, ..self }
     }
 
     /// Replaces all moments. Parameters that are not named begin again at zero. Changes nothing if
@@ -258,7 +266,7 @@ impl Optimizer for Adam {
             .enumerate()
             .map(|(place, var)| Parameter::new(format!("variable {place}"), var, Group::Base))
             .collect();
-        Ok(Self { config, parameters })
+        Ok(Self { config, parameters, ranks: Ranks::alone() })
     }
 
     /// Takes a step. If a gradient is NaN or infinite, the error names it and nothing changes.
@@ -282,9 +290,19 @@ impl Optimizer for Adam {
         self.config.lr = lr;
     }
 
-    /// Computes the gradients of `loss` and takes a step. If the loss or a gradient is NaN or
+    /// Computes the gradients of `loss`, adds those of all ranks up if there are several, and takes a
+    /// step. If the loss or a gradient is NaN or
     /// infinite, the error names it and nothing changes.
     fn backward_step(&mut self, loss: &Tensor) -> Result<()> {
+        if !self.ranks.is_alone() {
+            let mut gradients = backward(loss)?;
+            let variables = self.parameters.iter().map(|parameter| &parameter.var);
+            let loss = flat::sum_over(self.ranks, variables, &mut gradients, loss)?;
+            if !loss.is_finite() {
+                Err(Error::NonFinite { what: "the loss".into() })?
+            }
+            return self.step(&gradients);
+        }
         if sum_of_squares(loss)?.is_none() {
             Err(Error::NonFinite { what: "the loss".into() })?
         }

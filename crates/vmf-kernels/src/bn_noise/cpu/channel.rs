@@ -147,8 +147,7 @@ pub(super) struct Averages<R> {
 
 impl<R: Real> Averages<R> {
     /// The sums of all channels divided by their m elements, written `repeats` times in a row.
-    pub(super) fn new(sums: &[Sums], elements_per_channel: usize, repeats: usize) -> Self {
-        let m = elements_per_channel as f64;
+    pub(super) fn new(sums: &[Sums], m: f64, repeats: usize) -> Self {
         Self {
             g: repeat(sums.len(), repeats, &|c| R::from_f64(sums[c].g / m)),
             g_xhat: repeat(sums.len(), repeats, &|c| R::from_f64(sums[c].g_xhat / m)),

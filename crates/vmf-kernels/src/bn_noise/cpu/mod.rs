@@ -6,6 +6,7 @@
 //! arithmetic of an element is in [`channel`], that of sums in [`accumulate`].
 
 mod accumulate;
+mod across;
 mod band;
 mod channel;
 mod hwnc;
@@ -20,6 +21,7 @@ mod tests;
 
 use super::{Config, NoiseTerm, Statistics};
 use crate::element::{Element, Real};
+use crate::error::Error;
 use crate::layout::{Layout, Shape};
 use crate::noise::Noise;
 use crate::pool::PoolShape;
@@ -41,13 +43,19 @@ fn repeats(shape: Shape) -> usize {
 }
 
 /// Mean and variance of each channel. Each block of u is read from memory once.
-pub(super) fn statistics<E: Element>(isa: Isa, shape: Shape, u: &[E]) -> Statistics {
+pub(super) fn statistics<E: Element>(
+    isa: Isa,
+    config: &Config,
+    u: &[E],
+) -> Result<Statistics, Error> {
+    let shape = config.shape;
     let measure = if by_plane(shape) { nchw::measure } else { hwnc::measure };
-    let measured = merge_in_order(shape.channels, measure(isa, shape, u));
-    Statistics {
+    let mut measured = merge_in_order(shape.channels, measure(isa, shape, u));
+    across::merge_moments(config.across, &mut measured)?;
+    Ok(Statistics {
         mean: measured.iter().map(|m| m.mean).collect(),
         var: measured.iter().map(|m| m.squares / m.count).collect(),
-    }
+    })
 }
 
 /// What the backward pass reads: the input and the output of the forward pass, and dy.
@@ -110,10 +118,10 @@ impl<'a, R: Real> Normalization<'a, R> {
         &self,
         inputs: Inputs<E>,
         du: &mut [E],
-    ) -> Vec<R> {
+    ) -> Result<Vec<R>, Error> {
         let sums = self.gradient_sums(inputs, self.noise_is_in_y::<E>());
-        self.input_gradient(&sums, inputs, du);
-        self.dsigma(&sums)
+        self.input_gradient(&self.averages(&sums)?, inputs, du);
+        Ok(self.dsigma(&sums))
     }
 
     /// Writes du and returns dsigma, where the statistics are constants.
@@ -122,7 +130,9 @@ impl<'a, R: Real> Normalization<'a, R> {
         inputs: Inputs<E>,
         du: &mut [E],
     ) -> Vec<R> {
-        self.input_gradient(&vec![Sums::default(); self.config.shape.channels], inputs, du);
+        let shape = self.config.shape;
+        let zeros = Averages::new(&vec![Sums::default(); shape.channels], 1.0, repeats(shape));
+        self.input_gradient(&zeros, inputs, du);
         match self.noise {
             None => Vec::new(),
             Some(_) => self.dsigma(&self.gradient_sums(inputs, false)),
@@ -154,8 +164,12 @@ impl<'a, R: Real> Normalization<'a, R> {
         sums
     }
 
-    fn input_gradient<E: Element<Real = R>>(&self, sums: &[Sums], inputs: Inputs<E>, du: &mut [E]) {
-        let averages = &self.averages(sums);
+    fn input_gradient<E: Element<Real = R>>(
+        &self,
+        averages: &Averages<R>,
+        inputs: Inputs<E>,
+        du: &mut [E],
+    ) {
         match (by_plane(self.config.shape), self.config.relu) {
             (true, true) => nchw::input_gradient::<E, true>(self, averages, inputs, du),
             (true, false) => nchw::input_gradient::<E, false>(self, averages, inputs, du),
@@ -164,9 +178,15 @@ impl<'a, R: Real> Normalization<'a, R> {
         }
     }
 
-    fn averages(&self, sums: &[Sums]) -> Averages<R> {
-        let shape = self.config.shape;
-        Averages::new(sums, shape.elements_per_channel(), repeats(shape))
+    /// The averages over the batch, to which all processes that share it contribute.
+    fn averages(&self, sums: &[Sums]) -> Result<Averages<R>, Error> {
+        let Config { shape, across, .. } = self.config;
+        let elements = shape.elements_per_channel();
+        if across.is_alone() {
+            return Ok(Averages::new(sums, elements as f64, repeats(shape)));
+        }
+        let (sums, elements) = across::merge_sums(across, elements, sums)?;
+        Ok(Averages::new(&sums, elements, repeats(shape)))
     }
 
     /// The sums of g z over the channels of each group.
@@ -224,18 +244,18 @@ impl Normalization<'_, f32> {
         inputs: Inputs<f32>,
         argmax: &[u8],
         du: &mut [f32],
-    ) -> Vec<f32> {
+    ) -> Result<Vec<f32>, Error> {
         let inputs = PooledInputs { inputs, argmax };
         let parts = match self.config.relu {
             true => pooled::gradient_sums::<true>(self, pool, inputs),
             false => pooled::gradient_sums::<false>(self, pool, inputs),
         };
         let sums = self.merge(parts, true);
-        let averages = &self.averages(&sums);
+        let averages = &self.averages(&sums)?;
         match self.config.relu {
             true => pooled::input_gradient::<true>(self, averages, pool, inputs, du),
             false => pooled::input_gradient::<false>(self, averages, pool, inputs, du),
         }
-        self.dsigma(&sums)
+        Ok(self.dsigma(&sums))
     }
 }

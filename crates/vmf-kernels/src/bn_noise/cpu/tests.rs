@@ -45,7 +45,7 @@ impl Problem<'_> {
     /// If `y_for_mask` is given, it decides where ReLU passes: two implementations may differ where
     /// a value is zero up to rounding.
     fn solve(&self, y_for_mask: Option<&[f64]>) -> Reference {
-        let Config { shape, eps, relu } = self.config;
+        let Config { shape, eps, relu, .. } = self.config;
         let statistics = self.given.cloned().unwrap_or_else(|| self.batch_statistics());
         let rstd = statistics.rstd(eps);
         let groups = self.noise.map_or(0, |term| term.sigma.len());
