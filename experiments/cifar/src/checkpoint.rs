@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use vmf_candle::Checkpoint;
 
 use crate::limits;
-use crate::model::VggConfig;
+use crate::model::NetworkConfig;
 
 /// Opens a checkpoint of this network.
-pub fn open(path: &Path, network: &VggConfig) -> Result<Checkpoint> {
+pub fn open(path: &Path, network: &NetworkConfig) -> Result<Checkpoint> {
     let weights = network.weights()?;
     check_size(path, &weights)?;
     let checkpoint = Checkpoint::open(path)?;
@@ -65,7 +65,7 @@ mod tests {
     use std::fs::{self, File};
 
     fn refused(path: &Path) -> String {
-        let network = VggConfig { width: 0.0625, ..VggConfig::default() };
+        let network = NetworkConfig { width: 0.0625, ..NetworkConfig::default() };
         format!("{:#}", open(path, &network).unwrap_err())
     }
 

@@ -21,6 +21,7 @@
 //! | [`device`] | where to compute |
 //! | [`interrupt`], [`terminal`] | when to stop, and how to print |
 
+pub mod beta;
 pub mod checkpoint;
 pub mod commands;
 pub mod comparison;

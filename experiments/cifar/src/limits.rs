@@ -21,9 +21,12 @@ pub const EPOCHS: u32 = 100_000;
 /// Largest number of images per step.
 pub const BATCH: usize = 8_192;
 
-/// Largest factor of the channels. VGG16 of this width has 235 million weights, which take 3.8 GB
-/// with their gradients and moments.
-pub const WIDTH: f64 = 4.0;
+/// Largest factor of the channels.
+pub const WIDTH: f64 = 16.0;
+
+/// Largest number of weights of a network's convolutions. VGG16 of width 4 has 235 million, which
+/// take 3.8 GB with their gradients and moments.
+pub const WEIGHTS: usize = 240_000_000;
 
 /// Largest number of classes: labels are bytes.
 pub const CLASSES: usize = 256;

@@ -25,7 +25,8 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const LAST: &str = "last.safetensors";
 /// The checkpoint before the latest, in case that one is lost.
 pub const PREVIOUS: &str = "previous.safetensors";
-/// The checkpoint with the lowest negative log-likelihood on the test images.
+/// The checkpoint with the lowest negative log-likelihood on the images that are held out, or on
+/// training images if there are none.
 pub const BEST: &str = "best.safetensors";
 const LOCK: &str = ".lock";
 
@@ -67,10 +68,13 @@ pub struct Record {
     pub running_nll: f64,
     /// Accuracy over the batches of the epoch while they were trained on.
     pub running_accuracy: f64,
-    /// Scores of the noise-free network on the training images that its statistics are measured
-    /// on.
+    /// Scores on as many training images as statistics are measured on. These and the following
+    /// scores are of one deterministic pass: of the expected pass if the network has noise.
     pub train: Scores,
-    /// Scores of the noise-free network on the test images.
+    /// Scores on the images that are held out; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<Scores>,
+    /// Scores on the test images.
     pub test: Scores,
     /// KL of the whole posterior in nats; absent without noise.
     pub kl: Option<f64>,
@@ -401,6 +405,7 @@ mod tests {
             running_nll: 2.3,
             running_accuracy: 0.1,
             train: scores,
+            held_out: Some(scores),
             test: scores,
             kl: None,
             beta: 0.0,

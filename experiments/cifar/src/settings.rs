@@ -6,9 +6,10 @@ use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use vmf_candle::Schedule;
 
+use crate::beta::Beta;
 use crate::data::{Interface, Request, Source};
 use crate::limits;
-use crate::model::{Depth, IMAGE_SIZE, VggConfig};
+use crate::model::{IMAGE_SIZE, Model, NetworkConfig};
 
 /// The training method. Everything else is the same for all three, so that they can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -50,12 +51,15 @@ pub enum Decay {
 
 /// Defines the settings once, both as the struct that config.json keeps and as optional flags.
 macro_rules! settings {
-    ($( $(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, )*) => {
+    ($(
+        $(#[doc = $doc:literal])+ $(#[serde($($serde:tt)*)])? $(#[arg($($arg:tt)*)])?
+        $name:ident: $type:ty,
+    )*) => {
         /// The settings that decide what a run computes.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct Settings {
-            $( $(#[doc = $doc])+ pub $name: $type, )*
+            $( $(#[doc = $doc])+ $(#[serde($($serde)*)])? pub $name: $type, )*
         }
 
         /// The settings as flags. A flag that is not given leaves the value of the preset.
@@ -92,9 +96,11 @@ settings! {
     /// Shift training images by up to four pixels at random, and mirror them if that preserves classes
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     augment: bool,
-    /// Network: vgg11, vgg13, vgg16 or vgg19
-    depth: Depth,
-    /// Factor of the number of channels of each layer; 1 is the paper's network
+    /// Network
+    #[serde(default, alias = "depth")]
+    #[arg(value_enum, alias = "depth")]
+    model: Model,
+    /// Factor of the number of channels of each layer; 1 is the network of its paper
     width: f64,
     /// Initial sigma_eff of each layer
     sigma: f64,
@@ -109,13 +115,19 @@ settings! {
     lr_decay: Decay,
     /// Learning rate of the noise parameters
     noise_lr: f64,
-    /// Weight of the KL with `--method vmf`; 1 gives the evidence lower bound
-    beta: f64,
-    /// Number of epochs over which beta rises from 0
+    /// Weight of the KL with `--method vmf`: auto, to find it during training on the images that
+    /// are held out, or a number, of which 1 gives the evidence lower bound
+    beta: Beta,
+    /// Share of the training images that are never trained on. What has to be chosen is chosen on
+    /// them: automatic beta, the best epoch, a temperature
+    #[serde(default)]
+    #[arg(value_name = "SHARE")]
+    held_out: f64,
+    /// Number of epochs over which a beta that is a number rises from 0
     warmup: f64,
     /// Largest norm of the gradient of a step; 0 for no limit
     clip: f64,
-    /// Number of training images that the noise-free statistics are measured on after each epoch
+    /// Number of training images that the statistics of normalization are measured on after each epoch
     statistics_images: usize,
     /// Seed of the initial weights, the noise, the order of images and the augmentation
     seed: u64,
@@ -157,8 +169,7 @@ impl Preset {
 
     /// Its settings.
     pub fn settings(self) -> Settings {
-        // The paper does not give beta, augmentation or the initial sigma_eff. beta is
-        // `Posterior::suggested_beta`, rounded, which falls by a factor of 4 if the width doubles.
+        // The paper does not give beta, augmentation or the initial sigma_eff.
         let paper = Settings {
             method: Method::Vmf,
             data: Source::Cifar10,
@@ -166,7 +177,7 @@ impl Preset {
             test_images: 0,
             label_noise: 0.0,
             augment: false,
-            depth: Depth::Vgg16,
+            model: Model::Vgg16,
             width: 1.0,
             sigma: 0.1,
             epochs: 200,
@@ -174,7 +185,8 @@ impl Preset {
             lr: 1e-4,
             lr_decay: Decay::Constant,
             noise_lr: 2e-2,
-            beta: 0.002,
+            beta: Beta::Auto,
+            held_out: 0.05,
             warmup: 20.0,
             clip: 0.0,
             statistics_images: 4096,
@@ -188,7 +200,6 @@ impl Preset {
                 batch: 128,
                 lr: 1e-3,
                 lr_decay: Decay::Cosine,
-                beta: 0.03,
                 warmup: 6.0,
                 ..paper
             },
@@ -198,7 +209,6 @@ impl Preset {
                 batch: 128,
                 lr: 1e-3,
                 lr_decay: Decay::Cosine,
-                beta: 0.1,
                 warmup: 2.0,
                 ..paper
             },
@@ -217,7 +227,7 @@ impl Settings {
         );
         check_batch(self.batch)?;
         // The width is checked where it is used.
-        self.network(3, 10).stages()?;
+        self.network(3, 10).parts()?;
         for (name, count) in
             [("--train-images", self.train_images), ("--test-images", self.test_images)]
         {
@@ -235,7 +245,7 @@ impl Settings {
         for (name, value) in [
             ("--lr", self.lr),
             ("--noise-lr", self.noise_lr),
-            ("--beta", self.beta),
+            ("--beta", self.beta.fixed().unwrap_or(0.0)),
             ("--warmup", self.warmup),
             ("--clip", self.clip),
         ] {
@@ -244,6 +254,16 @@ impl Settings {
                 "{name} is {value}; it must be a number that is not negative"
             );
         }
+        ensure!(
+            (0.0..=0.5).contains(&self.held_out),
+            "--held-out is {}; it is a share of the training images, from 0 to 0.5",
+            self.held_out
+        );
+        let finds_beta = self.method == Method::Vmf && self.beta == Beta::Auto;
+        ensure!(
+            !finds_beta || self.held_out > 0.0,
+            "--beta auto needs images that are held out: give --held-out 0.05, or a number as --beta"
+        );
         ensure!(
             self.sigma > 0.0 && self.sigma.is_finite(),
             "--sigma is {}; it must be positive",
@@ -261,19 +281,30 @@ impl Settings {
             train_images: some(self.train_images),
             test_images: some(self.test_images),
             label_noise: self.label_noise,
+            held_out: self.held_out,
+            seed: self.seed,
         }
     }
 
     /// The network for images with this number of channels and classes.
-    pub fn network(&self, in_channels: usize, classes: usize) -> VggConfig {
-        VggConfig { depth: self.depth, width: self.width, in_channels, classes, sigma: self.sigma }
+    pub fn network(&self, in_channels: usize, classes: usize) -> NetworkConfig {
+        NetworkConfig {
+            model: self.model,
+            width: self.width,
+            in_channels,
+            classes,
+            sigma: self.sigma,
+        }
     }
 
-    /// The weight of the KL after this many epochs.
-    pub fn beta_at(&self, epochs: f64) -> f64 {
-        match self.method {
-            Method::Vmf => Schedule::warmup(self.beta, self.warmup).at(epochs),
-            Method::None | Method::Map => 0.0,
+    /// The weight of the KL after this many epochs; `None` if training finds it.
+    pub fn beta_at(&self, epochs: f64) -> Option<f64> {
+        match (self.method, self.beta) {
+            (Method::Vmf, Beta::Auto) => None,
+            (Method::Vmf, Beta::Fixed(beta)) => {
+                Some(Schedule::warmup(beta, self.warmup).at(epochs))
+            }
+            (Method::None | Method::Map, _) => Some(0.0),
         }
     }
 
@@ -422,7 +453,7 @@ impl Config {
     }
 
     /// The network.
-    pub fn network(&self) -> VggConfig {
+    pub fn network(&self) -> NetworkConfig {
         let Interface { shape, classes, .. } = &self.interface;
         self.settings.network(shape.channels, classes.len())
     }
@@ -451,17 +482,11 @@ mod tests {
     }
 
     #[test]
-    fn beta_is_what_the_posterior_suggests() {
-        use candle_core::{DType, Device};
-        for preset in [Preset::Cpu, Preset::Quick] {
-            let settings = preset.settings();
-            let (vars, posterior) = (candle_nn::VarMap::new(), vmf_candle::Posterior::new());
-            let vb = vmf_candle::seeded(&vars, 0, DType::F32, &Device::Cpu);
-            crate::model::Vgg::new(&settings.network(3, 10), &posterior, vb).unwrap();
-            let suggested = posterior.suggested_beta(50_000);
-            let ratio = settings.beta / suggested;
-            assert!((0.8..1.25).contains(&ratio), "{preset:?}: {suggested}");
-        }
+    fn settings_from_before_images_were_held_out_can_be_read() {
+        let quick = Settings { beta: Beta::Fixed(0.1), held_out: 0.0, ..Preset::Quick.settings() };
+        let mut old = serde_json::to_value(&quick).unwrap();
+        old.as_object_mut().unwrap().remove("held_out");
+        assert_eq!(serde_json::from_value::<Settings>(old).unwrap(), quick);
     }
 
     #[test]
@@ -469,12 +494,14 @@ mod tests {
         let paper = Preset::Paper.settings();
         assert_eq!((paper.batch, paper.epochs, paper.width), (256, 200, 1.0));
         assert_eq!((paper.lr, paper.noise_lr), (1e-4, 2e-2));
-        assert_eq!((paper.beta_at(0.0), paper.beta_at(10.0)), (0.0, 0.001));
-        assert_eq!((paper.beta_at(20.0), paper.beta_at(200.0)), (0.002, 0.002));
         assert_eq!(paper.lr_at(150.0), 1e-4);
+        assert_eq!(paper.beta_at(100.0), None);
+        let fixed = Settings { beta: Beta::Fixed(0.002), ..paper.clone() };
+        assert_eq!([0.0, 10.0].map(|epoch| fixed.beta_at(epoch)), [Some(0.0), Some(0.001)]);
+        assert_eq!([20.0, 200.0].map(|epoch| fixed.beta_at(epoch)), [Some(0.002); 2]);
         for method in [Method::None, Method::Map] {
             let other = Settings { method, ..paper.clone() };
-            assert_eq!(other.beta_at(100.0), 0.0);
+            assert_eq!(other.beta_at(100.0), Some(0.0));
         }
     }
 
@@ -500,7 +527,9 @@ mod tests {
             (Settings { test_images: 1 << 40, ..quick.clone() }, "--test-images"),
             (Settings { label_noise: -0.1, ..quick.clone() }, "label noise"),
             (Settings { lr: -1.0, ..quick.clone() }, "--lr"),
-            (Settings { beta: f64::NAN, ..quick.clone() }, "--beta"),
+            (Settings { beta: Beta::Fixed(f64::NAN), ..quick.clone() }, "--beta"),
+            (Settings { held_out: 0.6, ..quick.clone() }, "--held-out"),
+            (Settings { held_out: 0.0, ..quick.clone() }, "--held-out 0.05"),
             (Settings { sigma: 0.0, ..quick.clone() }, "--sigma"),
         ] {
             let error = settings.check().unwrap_err().to_string();

@@ -13,7 +13,7 @@ use vmf_candle::{Forward, Pass, Posterior, Progress, seeded};
 
 use crate::checkpoint;
 use crate::data::{self, Dataset};
-use crate::model::{Vgg, in_layer_order, is_finite};
+use crate::model::{Network, in_layer_order, is_finite};
 use crate::run::{self, Record};
 use crate::settings::Config;
 
@@ -38,7 +38,7 @@ pub struct Trained {
     /// The posterior, which is its noise.
     pub posterior: Posterior,
     /// The network itself.
-    pub model: Vgg,
+    pub model: Network,
     /// The device it computes on.
     pub device: Device,
 }
@@ -65,7 +65,7 @@ impl Trained {
         let checkpoint = checkpoint::open(weights, &config.network())?;
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, config.settings.seed, DType::F32, device);
-        let model = Vgg::new(&config.network(), &posterior, vb)?;
+        let model = Network::new(&config.network(), &posterior, vb)?;
         checkpoint.restore(&vars, &posterior, None).with_context(|| {
             format!("{} is not the network that {} describes", weights.display(), run::CONFIG)
         })?;
@@ -108,15 +108,15 @@ impl Trained {
         let tensors = self.tensors().into_iter().collect();
         let vb = VarBuilder::from_tensors(tensors, DType::F32, &self.device);
         let mut outputs = images.clone();
-        for stage in network.stages()? {
-            let layer = network.chain(&[stage], &Posterior::new(), &vb)?;
-            outputs = layer.forward(&outputs, pass)?;
+        for part in network.parts()? {
+            let features = network.features(&[part.clone()], &Posterior::new(), &vb)?;
+            outputs = features.forward(&outputs, pass)?;
             if !is_finite(&outputs)? {
-                return Ok(Some(stage.name()));
+                return Ok(Some(part.name().into()));
             }
         }
-        let logits = network.classifier(&vb)?.forward(&outputs.flatten_from(1)?)?;
-        Ok((!is_finite(&logits)?).then(|| "classifier".into()))
+        let logits = network.classifier(&vb)?.forward(&outputs)?;
+        Ok((!is_finite(&logits)?).then(|| network.classifier_name().into()))
     }
 
     /// The name of the folder, which is also the name of the network.
@@ -162,7 +162,8 @@ impl Trained {
 
     /// The weight of the KL at the end of its training so far; 0 if training ignores the KL.
     pub fn beta(&self) -> f64 {
-        self.config.settings.beta_at(self.epoch as f64)
+        let found = || self.record().or(self.records.last()).map_or(0.0, |record| record.beta);
+        self.config.settings.beta_at(self.epoch as f64).unwrap_or_else(found)
     }
 
     /// Its variables by name.

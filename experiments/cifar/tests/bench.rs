@@ -79,7 +79,7 @@ fn wrong_settings_are_named() {
         (&["--threads", "0"], "threads"),
         (&["--device", "abacus"], "abacus"),
         (&["--device", "cuda:0"], "--device cpu"),
-        (&["--depth", "vgg12"], "vgg12"),
+        (&["--model", "vgg12"], "vgg12"),
         (&["--no-noise", "--noise-cost"], "cannot be used with"),
     ] {
         let output = bench(arguments);

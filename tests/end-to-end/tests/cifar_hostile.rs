@@ -100,7 +100,7 @@ fn a_checkpoint_is_compared_with_its_configuration_before_a_network_is_built() {
     // Of the largest width that is allowed, and with more layers: gigabytes, if they were built.
     for (pointer, value) in [
         ("/settings/width", json!(4.0)),
-        ("/settings/depth", json!("vgg19")),
+        ("/settings/model", json!("vgg19")),
         ("/interface/classes", json!(["one", "two"])),
     ] {
         let hostile = folder.join("hostile");

@@ -43,7 +43,7 @@ fn headline(trained: &Trained, set: &Dataset) -> String {
     format!(
         "{}: {} of width {} on {}, --method {}, seed {}, after {} of {} epochs",
         printable(&trained.folder),
-        settings.depth,
+        settings.model,
         settings.width,
         set.name,
         settings.method.name(),

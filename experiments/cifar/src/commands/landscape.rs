@@ -63,9 +63,9 @@ pub fn run(args: &Args) -> Result<()> {
     let device = device::choose(args.device.as_deref())?;
     device::use_threads(args.threads)?;
     let trained = Trained::open(&args.run, &device)?;
-    let stages = trained.config.network().stages()?;
-    let first = stages.first().context("a network has convolutions")?.name();
-    let layer = args.layer.clone().unwrap_or_else(|| first.clone());
+    let parts = trained.config.network().parts()?;
+    let first = parts.first().context("a network has convolutions")?.name();
+    let layer = args.layer.clone().unwrap_or_else(|| first.into());
     let set = trained.dataset(args.data_dir.as_deref())?;
     let (batch, images) = batches(args.images, trained.config.settings.batch, &set)?;
     let plan = Plan { batch, seed: args.seed, augment: false };

@@ -174,6 +174,7 @@ fn fields(settings: &Settings) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::beta::Beta;
     use crate::settings::Preset;
 
     #[test]
@@ -189,11 +190,11 @@ mod tests {
     fn labels_name_the_method_and_only_what_differs() {
         let quick = Preset::Quick.settings();
         let none = Settings { method: Method::None, ..quick.clone() };
-        let stronger = Settings { beta: 0.5, ..quick.clone() };
+        let stronger = Settings { beta: Beta::Fixed(0.5), ..quick.clone() };
         assert_eq!(labels(&[quick.clone(), none.clone()]), ["vmf", "none (no KL)"]);
         assert_eq!(
             labels(&[quick.clone(), none.clone(), stronger]),
-            ["vmf, beta 0.1", "none (no KL)", "vmf, beta 0.5"]
+            ["vmf, beta auto", "none (no KL)", "vmf, beta 0.5"]
         );
         // Networks of different width must not look as if they differed in their method alone.
         let wide = Settings { width: 0.5, ..none };

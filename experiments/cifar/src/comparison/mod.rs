@@ -56,7 +56,8 @@ impl Comparison {
     /// configuration.
     pub fn new(runs: &[PathBuf], baseline: Option<&Path>, options: &Options) -> Result<Self> {
         check_names(runs, baseline)?;
-        let mut first: Option<(Config, PathBuf, Dataset)> = None;
+        let mut first: Option<(Config, PathBuf)> = None;
+        let mut last: Option<(Config, Dataset)> = None;
         let mut members = Vec::new();
         for folder in runs {
             let trained = options.open(folder)?;
@@ -65,19 +66,19 @@ impl Comparison {
                 "{} has no record of its training, which the curves are drawn from: name the folder of the run itself",
                 folder.display()
             );
-            if let Some((config, other, _)) = &first {
-                check_same_images(&trained.config, folder, config, other)?;
-            }
-            let set = match &first {
-                Some((_, _, set)) => set,
-                None => {
-                    let set = options.dataset(&trained)?;
-                    &first.insert((trained.config.clone(), folder.clone(), set)).2
-                }
+            let (config, other) =
+                first.get_or_insert_with(|| (trained.config.clone(), folder.clone()));
+            check_same_images(&trained.config, folder, config, other)?;
+            // Which images were held out depends on the seed of a run.
+            let held_out = |config: &Config| (config.settings.held_out, config.settings.seed);
+            let set = match last.take() {
+                Some((config, set)) if held_out(&config) == held_out(&trained.config) => set,
+                _ => options.dataset(&trained)?,
             };
-            members.push(member(&trained, set, options)?);
+            members.push(member(&trained, &set, options)?);
+            last = Some((trained.config, set));
         }
-        let (_, _, set) = first.context("no run was named")?;
+        let (_, set) = last.context("no run was named")?;
         let groups = group::by_configuration(members);
         let baseline = find_baseline(&groups, baseline)?;
         Ok(Self { data: set.name, protocol: options.protocol(&set)?, groups, baseline })
@@ -94,9 +95,12 @@ impl Comparison {
         let settings = || self.groups.iter().map(|group| &group.settings);
         let first = &self.groups[self.baseline].settings;
         match () {
-            () if settings().any(|other| other.depth != first.depth) => "VGG".into(),
-            () if settings().any(|other| other.width != first.width) => first.depth.to_string(),
-            () => format!("{} of width {}", first.depth, first.width),
+            () if settings().any(|other| other.model.family() != first.model.family()) => {
+                "several networks".into()
+            }
+            () if settings().any(|other| other.model != first.model) => first.model.family().into(),
+            () if settings().any(|other| other.width != first.width) => first.model.to_string(),
+            () => format!("{} of width {}", first.model, first.width),
         }
     }
 }

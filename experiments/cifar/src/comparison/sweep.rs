@@ -48,7 +48,8 @@ fn add_lines(
     number: fn(&Measured) -> f64,
 ) -> Panel {
     for way in WAYS {
-        let point = |group: &&Group| Some((group.settings.beta, group.spread(way, number)?));
+        let point =
+            |group: &&Group| Some((group.settings.beta.fixed()?, group.spread(way, number)?));
         let points: Vec<(f64, Spread)> = curve.iter().filter_map(point).collect();
         let betas: Vec<f64> = points.iter().map(|(beta, _)| *beta).collect();
         let means: Vec<f64> = points.iter().map(|(_, spread)| spread.mean).collect();
@@ -73,25 +74,31 @@ fn add_lines(
 /// The largest set of groups that differ only in beta, sorted by beta.
 fn longest_curve(groups: &[Group]) -> Vec<&Group> {
     let same_but_beta = |a: &Settings, b: &Settings| {
+        let beta = b.beta;
         let b = Settings { beta: a.beta, seed: a.seed, ..b.clone() };
-        a.method == Method::Vmf && *a == b
+        a.method == Method::Vmf
+            && [a.beta, beta].iter().all(|beta| beta.fixed().is_some())
+            && *a == b
     };
     let curve = |first: &Group| -> Vec<&Group> {
         let rest = groups.iter();
         rest.filter(|group| same_but_beta(&first.settings, &group.settings)).collect()
     };
+    let fixed = |group: &Group| group.settings.beta.fixed().unwrap_or(0.0);
     let curves = groups.iter().map(curve);
     let mut longest = curves.max_by_key(Vec::len).unwrap_or_default();
-    longest.sort_by(|a, b| a.settings.beta.total_cmp(&b.settings.beta));
+    longest.sort_by(|a, b| fixed(a).total_cmp(&fixed(b)));
     longest
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::beta::Beta;
     use crate::settings::Preset;
 
     fn group(beta: f64, method: Method, width: f64) -> Group {
+        let beta = if beta > 0.0 { Beta::Fixed(beta) } else { Beta::Auto };
         let settings = Settings { beta, method, width, ..Preset::Quick.settings() };
         Group { label: String::new(), settings, members: Vec::new() }
     }
@@ -101,12 +108,13 @@ mod tests {
         let groups = [
             group(0.3, Method::Vmf, 0.25),
             group(0.1, Method::None, 0.25),
+            group(0.0, Method::Vmf, 0.25),
             group(0.03, Method::Vmf, 0.25),
             group(0.1, Method::Vmf, 0.125),
             group(0.1, Method::Vmf, 0.25),
         ];
         let betas = |curve: Vec<&Group>| -> Vec<f64> {
-            curve.iter().map(|group| group.settings.beta).collect()
+            curve.iter().filter_map(|group| group.settings.beta.fixed()).collect()
         };
         assert_eq!(betas(longest_curve(&groups)), [0.03, 0.1, 0.3]);
         assert!(longest_curve(&[]).is_empty());

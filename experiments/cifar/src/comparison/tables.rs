@@ -108,11 +108,7 @@ fn ratio(ratio: Option<f64>) -> Cell {
 /// The effect of temperature scaling on each configuration.
 pub(super) fn tempered(comparison: &Comparison) -> Result<Table> {
     let header = ["network", "prediction", "T", "NLL at T = 1", "NLL", "ECE at T = 1", "ECE"];
-    let mut table = Table::new(header).caption(format!(
-        "T is fitted to the first {} test images; all scores are on the other {}.",
-        comparison.protocol.fit_images,
-        comparison.protocol.judged_images()
-    ));
+    let mut table = Table::new(header).caption(format!("{}.", comparison.protocol.fit_in_words()));
     for column in 2..header.len() {
         table = table.align(column, Align::Right);
     }

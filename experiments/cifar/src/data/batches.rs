@@ -24,6 +24,29 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// These images of a split, without augmentation.
+    pub fn of(set: &Dataset, split: &Split, places: &[u32]) -> Self {
+        Self::views(split, set.shape, &set.normalization.tables(), None, places)
+    }
+
+    fn views(
+        split: &Split,
+        shape: Shape,
+        tables: &[[f32; 256]],
+        views: Option<Views>,
+        places: &[u32],
+    ) -> Self {
+        let mut images = Vec::with_capacity(places.len() * shape.pixels());
+        let mut labels = Vec::with_capacity(places.len());
+        for &place in places {
+            let pixels = &split.images[place as usize * shape.pixels()..][..shape.pixels()];
+            let view = views.map_or(View::WHOLE, |views| views.of(place));
+            view.normalize(pixels, shape, tables, &mut images);
+            labels.push(u32::from(split.labels[place as usize]));
+        }
+        Self { images, labels, shape }
+    }
+
     /// The number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
@@ -79,10 +102,7 @@ impl Batches {
     /// epoch.
     pub fn training(set: &Dataset, plan: Plan, epoch: u32, first: usize) -> Self {
         let order = Draws::new(plan.seed, "data.order", epoch).permutation(set.train.len());
-        let views = plan.augment.then(|| Views {
-            draws: Draws::new(plan.seed, "data.augmentation", epoch),
-            mirrors: set.mirrors,
-        });
+        let views = Views::of_epoch(set, plan, epoch);
         let whole = order.len() / plan.batch.max(1);
         let places = (first..whole).map(move |number| {
             let start = number * plan.batch;
@@ -91,14 +111,15 @@ impl Batches {
         Self::start(set, set.train.clone(), views, places)
     }
 
+    /// All training images in order, as the first epoch sees them: augmented, if training augments.
+    pub fn as_trained(set: &Dataset, plan: Plan) -> Self {
+        let places = in_order(set.train.len(), plan.batch);
+        Self::start(set, set.train.clone(), Views::of_epoch(set, plan, 0), places)
+    }
+
     /// All images of a split in order and without augmentation; the last batch may be smaller.
     pub fn in_order(set: &Dataset, split: &Arc<Split>, batch: usize) -> Self {
-        let count = split.len() as u32;
-        let batch = batch.max(1);
-        let places = (0..count)
-            .step_by(batch)
-            .map(move |start| (start..count.min(start + batch as u32)).collect());
-        Self::start(set, split.clone(), None, places)
+        Self::start(set, split.clone(), None, in_order(split.len(), batch))
     }
 
     fn start(
@@ -111,15 +132,7 @@ impl Batches {
         let (shape, tables) = (set.shape, set.normalization.tables());
         std::thread::spawn(move || {
             for places in batches {
-                let mut images = Vec::with_capacity(places.len() * shape.pixels());
-                let mut labels = Vec::with_capacity(places.len());
-                for &place in &places {
-                    let pixels = &split.images[place as usize * shape.pixels()..][..shape.pixels()];
-                    let view = views.map_or(View::WHOLE, |views| views.of(place));
-                    view.normalize(pixels, shape, &tables, &mut images);
-                    labels.push(u32::from(split.labels[place as usize]));
-                }
-                let batch = Batch { images, labels, shape };
+                let batch = Batch::views(&split, shape, &tables, views, &places);
                 if sender.send(batch).is_err() {
                     return;
                 }
@@ -127,6 +140,13 @@ impl Batches {
         });
         Self { receiver }
     }
+}
+
+/// The indices of all images in batches, in order.
+fn in_order(images: usize, batch: usize) -> impl Iterator<Item = Vec<u32>> + Send + 'static {
+    let (count, batch) = (images as u32, batch.max(1));
+    let starts = (0..count).step_by(batch);
+    starts.map(move |start| (start..count.min(start + batch as u32)).collect())
 }
 
 /// The random view of each image in an epoch.
@@ -137,6 +157,14 @@ struct Views {
 }
 
 impl Views {
+    /// The views of an epoch; `None` without augmentation.
+    fn of_epoch(set: &Dataset, plan: Plan, epoch: u32) -> Option<Self> {
+        plan.augment.then(|| Self {
+            draws: Draws::new(plan.seed, "data.augmentation", epoch),
+            mirrors: set.mirrors,
+        })
+    }
+
     /// One of the 9 x 9 crops of the image padded with four black pixels, mirrored or not.
     fn of(&self, image: u32) -> View {
         let [down, right, flip, _] = self.draws.words(image, 0);

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use random::Draws;
+
 pub use error::{Error, Result};
 
 /// Images with their labels, in memory.
@@ -146,6 +148,9 @@ pub struct Dataset {
     pub mirrors: bool,
     /// Training images.
     pub train: Arc<Split>,
+    /// Images of the training set that are never trained on. What has to be chosen is chosen on
+    /// them. There are none unless [`load`] is asked for them.
+    pub held_out: Arc<Split>,
     /// Test images.
     pub test: Arc<Split>,
 }
@@ -165,6 +170,7 @@ impl Dataset {
             normalization: Normalization::of(&train, shape),
             mirrors: true,
             train: train.into(),
+            held_out: Arc::default(),
             test: test.into(),
         }
     }
@@ -199,6 +205,30 @@ impl Dataset {
         }
         Ok(self)
     }
+
+    /// Holds out a share of the training images, at random by seed. The normalization remains that
+    /// of all training images.
+    fn hold_out(mut self, share: f64, seed: u64) -> Self {
+        let all = self.train.len();
+        let count = (share * all as f64).round() as usize;
+        if count == 0 {
+            return self;
+        }
+        let mut is_held_out = vec![false; all];
+        for place in &Draws::new(seed, "data.held-out", 0).permutation(all)[..count] {
+            is_held_out[*place as usize] = true;
+        }
+        let pixels = self.shape.pixels();
+        let mut train = Split::with_capacity(all - count, pixels);
+        let mut held_out = Split::with_capacity(count, pixels);
+        for (place, is_held_out) in is_held_out.into_iter().enumerate() {
+            let split = if is_held_out { &mut held_out } else { &mut train };
+            split.images.extend(&self.train.images[place * pixels..][..pixels]);
+            split.labels.push(self.train.labels[place]);
+        }
+        (self.train, self.held_out) = (train.into(), held_out.into());
+        self
+    }
 }
 
 /// Which data set.
@@ -227,6 +257,10 @@ pub struct Request {
     pub test_images: Option<usize>,
     /// The share of wrong labels in the synthetic set.
     pub label_noise: f64,
+    /// The share of the training images that are held out.
+    pub held_out: f64,
+    /// Decides which images are held out.
+    pub seed: u64,
 }
 
 /// The folder in which data sets are kept by default.
@@ -243,14 +277,15 @@ pub fn load(request: &Request) -> Result<Dataset> {
         }
         (Source::Synthetic, _) => {
             let config = synthetic::Config::default();
-            return synthetic::generate(&synthetic::Config {
+            synthetic::generate(&synthetic::Config {
                 train_images: request.train_images.unwrap_or(config.train_images),
                 test_images: request.test_images.unwrap_or(config.test_images),
                 label_noise: request.label_noise,
-            });
+            })?
         }
     };
-    dataset.first(request.train_images, request.test_images)
+    let dataset = dataset.first(request.train_images, request.test_images)?;
+    Ok(dataset.hold_out(request.held_out, request.seed))
 }
 
 #[cfg(test)]
@@ -274,6 +309,39 @@ mod tests {
         // A channel of one value has no deviation, and stays finite.
         assert_eq!(tables[1][7], 0.0);
         assert!(tables[1].iter().all(|value| value.is_finite()));
+    }
+
+    #[test]
+    fn images_that_are_held_out_leave_the_training_images() {
+        let set = |held_out, seed| {
+            let request = Request {
+                source: Source::Synthetic,
+                train_images: Some(40),
+                test_images: Some(10),
+                held_out,
+                seed,
+                ..Request::default()
+            };
+            load(&request).unwrap()
+        };
+        let whole = set(0.0, 1);
+        assert_eq!((whole.train.len(), whole.held_out.len()), (40, 0));
+        let parts = set(0.1, 1);
+        assert_eq!((parts.train.len(), parts.held_out.len()), (36, 4));
+        assert_eq!(parts.normalization, whole.normalization);
+        let pixels = whole.shape.pixels();
+        let images = |splits: &[&Split]| -> Vec<(Vec<u8>, u8)> {
+            let mut all: Vec<_> = splits
+                .iter()
+                .flat_map(|split| split.images.chunks(pixels).zip(&split.labels))
+                .map(|(image, label)| (image.to_vec(), *label))
+                .collect();
+            all.sort();
+            all
+        };
+        assert_eq!(images(&[&parts.train, &parts.held_out]), images(&[&whole.train]));
+        assert_eq!(set(0.1, 1).held_out, parts.held_out);
+        assert_ne!(set(0.1, 2).held_out, parts.held_out);
     }
 
     #[test]

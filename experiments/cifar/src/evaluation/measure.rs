@@ -1,14 +1,15 @@
 //! Scores the predictions of a network.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use candle_core::Tensor;
 use vmf_candle::{Forward, Pass, Samples};
 use vmf_core::metrics::{Predictions, Temperature};
 
 use super::outputs::{self, BATCH, Outputs};
 use super::results::{
-    Evaluation, Example, Measured, Network, Protocol, Quality, Tempered, VERSION, Way,
+    Evaluation, Example, FitOn, Measured, Network, Protocol, Quality, Tempered, VERSION, Way,
 };
+use super::tables;
 use crate::data::Dataset;
 use crate::data::batches::Batches;
 use crate::interrupt;
@@ -28,49 +29,51 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let Trained { model, device, .. } = trained;
     let settings = &trained.config.settings;
     let is_noisy = settings.method.is_noisy();
-    let batches = set.test.len().div_ceil(BATCH) as u64;
+    let held_out = (protocol.fit_on == FitOn::HeldOut).then_some(&set.held_out);
+    let splits = [Some(&set.test), held_out];
+    let sizes = splits.iter().flatten().map(|split| split.len().div_ceil(BATCH) as u64);
+    let batches: u64 = sizes.sum();
     let passes = 2 + if is_noisy { 1 + u64::from(protocol.samples) } else { 0 };
     let task = format!("evaluating {}", printable(&trained.folder));
     let bar = lab::ProgressBar::new(task, batches * passes);
 
     bar.message("statistics");
-    outputs::measure_statistics(
-        model,
-        &trained.posterior,
-        set,
-        settings.statistics_images,
-        device,
-    )?;
-    let test = || Batches::in_order(set, &set.test, BATCH);
+    outputs::measure_statistics(model, &trained.posterior, set, settings, device)?;
     let classes = set.classes.len();
     let mut ways = Vec::new();
-    let mut add = |way, outputs: &Outputs| -> Result<()> {
-        ways.push(judge(way, outputs, classes, protocol.fit_images)?);
-        Ok(())
-    };
-
-    bar.message("noise off");
-    let advance = |passes: u32| {
-        bar.advance(passes.into());
-        interrupt::check()
-    };
-    let one = || advance(1);
-    let mut predicted = outputs::outputs(model, test(), Samples::mean(), device, one)?;
-    add(Way::Mean, &predicted)?;
-    bar.message("noise off, as trained");
     let as_trained = |images: &Tensor, _: &Pass| model.forward(images, &Pass::mean_as_trained());
-    let others = outputs::outputs(&as_trained, test(), Samples::mean(), device, one)?;
-    add(Way::MeanAsTrained, &others)?;
+    let mut add = |way| -> Result<Outputs> {
+        bar.message(tables::name(way, &protocol));
+        let (samples, passes) = match way {
+            Way::Expected => (Samples::expected(&trained.posterior), 1),
+            Way::Mean | Way::MeanAsTrained => (Samples::mean(), 1),
+            Way::MonteCarlo => {
+                (Samples::monte_carlo(protocol.samples, protocol.seed), protocol.samples)
+            }
+        };
+        let predict = |split| {
+            let batches = Batches::in_order(set, split, BATCH);
+            let seen = || {
+                bar.advance(passes.into());
+                interrupt::check()
+            };
+            match way {
+                Way::MeanAsTrained => {
+                    outputs::outputs(&as_trained, batches, samples.clone(), device, seen)
+                }
+                _ => outputs::outputs(model, batches, samples.clone(), device, seen),
+            }
+        };
+        let predicted = predict(&set.test)?;
+        let held_out = held_out.map(predict).transpose()?;
+        ways.push(judge(way, &predicted, held_out.as_ref(), classes, &protocol)?);
+        Ok(predicted)
+    };
+    let mut predicted = add(Way::Mean)?;
+    add(Way::MeanAsTrained)?;
     if is_noisy {
-        bar.message("expected");
-        let samples = Samples::expected(&trained.posterior);
-        let expected = outputs::outputs(model, test(), samples, device, one)?;
-        add(Way::Expected, &expected)?;
-        bar.message("Monte Carlo");
-        let samples = Samples::monte_carlo(protocol.samples, protocol.seed);
-        let all = || advance(protocol.samples);
-        predicted = outputs::outputs(model, test(), samples, device, all)?;
-        add(Way::MonteCarlo, &predicted)?;
+        add(Way::Expected)?;
+        predicted = add(Way::MonteCarlo)?;
     }
     let examples = examples(&predicted, classes, is_noisy)?;
     Ok(Evaluation {
@@ -86,22 +89,29 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     })
 }
 
-/// Scores one way to predict, with and without temperature scaling.
-fn judge(way: Way, outputs: &Outputs, classes: usize, fit_images: usize) -> Result<Measured> {
-    let Outputs { labels, probabilities, mutual_information } = outputs;
-    let checked = |from: usize, to: usize| {
-        Predictions::new(&probabilities[from * classes..to * classes], &labels[from..to], classes)
-            .context("the network's predictions are no probabilities")
-    };
+/// Scores one way to predict, with and without temperature scaling. The temperature is fitted to
+/// the predictions for the images that were held out, or to those for the first test images.
+fn judge(
+    way: Way,
+    outputs: &Outputs,
+    held_out: Option<&Outputs>,
+    classes: usize,
+    protocol: &Protocol,
+) -> Result<Measured> {
+    let Outputs { labels, mutual_information, .. } = outputs;
     // A pass at the mean of the weights has no mutual information to report.
     let information = |from: usize| {
         let part = &mutual_information[from..];
         let sum: f64 = part.iter().map(|value| f64::from(*value)).sum();
         matches!(way, Way::Expected | Way::MonteCarlo).then(|| sum / part.len() as f64)
     };
-    let all = checked(0, labels.len())?;
-    let fitted = checked(0, fit_images)?;
-    let rest = checked(fit_images, labels.len())?;
+    let first = protocol.fitted_test_images();
+    let all = outputs.between(0, labels.len(), classes)?;
+    let fitted = match held_out {
+        Some(held_out) => held_out.between(0, held_out.labels.len(), classes)?,
+        None => outputs.between(0, first, classes)?,
+    };
+    let rest = outputs.between(first, labels.len(), classes)?;
     let temperature = fit(&fitted)?;
     let nll_at = |temperature: Temperature| -> Result<f64> {
         let rescaled = temperature.rescale(&fitted);
@@ -117,7 +127,7 @@ fn judge(way: Way, outputs: &Outputs, classes: usize, fit_images: usize) -> Resu
             temperature: temperature.value(),
             fit_nll_before: nll_at(Temperature::ONE)?,
             fit_nll_after: nll_at(temperature)?,
-            before: Quality::of(&rest, information(fit_images)),
+            before: Quality::of(&rest, information(first)),
             // A temperature rescales the predictive distribution. It does not change the samples
             // that this distribution is the mean of.
             after: Quality::of(&rescaled, None),
@@ -157,20 +167,29 @@ fn most(examples: &[Example], rank: impl Fn(&Example) -> Option<f64>) -> Vec<Exa
     first.map(|(_, example)| example.clone()).collect()
 }
 
-/// The protocol for these options: a fifth of the test images is for fitting the temperature.
+/// The protocol for these options. A temperature is fitted to the images that were held out. If
+/// there are none, a fifth of the test images is set aside for it.
 pub(super) fn protocol(set: &Dataset, samples: u32, seed: u64) -> Result<Protocol> {
     let test_images = set.test.len();
+    let (fit_on, fit_images) = match set.held_out.len() {
+        0 => (FitOn::Test, (test_images / 5).max(1)),
+        images => (FitOn::HeldOut, images),
+    };
     ensure!(
         test_images >= 2,
         "{test_images} test image cannot be used both to fit a temperature and to judge it: use --test-images 2 or more"
     );
     ensure!(samples > 0, "--samples is 0; it must be at least 1");
-    Ok(Protocol { test_images, fit_images: (test_images / 5).max(1), samples, seed })
+    Ok(Protocol { test_images, fit_on, fit_images, samples, seed })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn protocol(fit_images: usize) -> Protocol {
+        Protocol { test_images: 0, fit_on: FitOn::Test, fit_images, samples: 1, seed: 0 }
+    }
 
     /// Rows of two classes with this probability for the first, and the labels.
     fn outputs(rows: &[(f32, u32)]) -> Outputs {
@@ -187,7 +206,7 @@ mod tests {
         // always.
         let first = [(0.9, 0), (0.9, 0), (0.9, 0), (0.9, 1)];
         let rows = [&first[..], &[(0.9, 0); 6]].concat();
-        let judged = judge(Way::Mean, &outputs(&rows), 2, 4).unwrap();
+        let judged = judge(Way::Mean, &outputs(&rows), None, 2, &protocol(4)).unwrap();
         let tempered = &judged.tempered;
         // 0.9 becomes 0.75, which is what the first four deserve: odds of 3 in place of 9, half the
         // logarithm.
@@ -197,12 +216,20 @@ mod tests {
         assert!(tempered.fit_nll_after < tempered.fit_nll_before);
         assert!((judged.all.accuracy - 0.9).abs() < 1e-12);
         assert_eq!(judged.all.mutual_information, None);
+
+        // With images that were held out, all test images judge.
+        let held_out = Protocol { fit_on: FitOn::HeldOut, ..protocol(4) };
+        let (test, fit) = (outputs(&[(0.9, 0); 6]), outputs(&first));
+        let judged = judge(Way::Mean, &test, Some(&fit), 2, &held_out).unwrap();
+        assert!((judged.tempered.temperature - 2.0).abs() < 1e-5);
+        assert!((judged.tempered.after.nll + 0.75_f64.ln()).abs() < 1e-5);
+        assert_eq!(judged.tempered.before, judged.all);
     }
 
     #[test]
     fn a_network_without_mistakes_keeps_a_temperature_that_survives_one() {
         let rows = [(0.9, 0), (0.8, 0), (0.7, 0), (0.6, 1)];
-        let judged = judge(Way::MonteCarlo, &outputs(&rows), 2, 3).unwrap();
+        let judged = judge(Way::MonteCarlo, &outputs(&rows), None, 2, &protocol(3)).unwrap();
         assert_eq!(judged.tempered.temperature, TEMPERATURES.0);
         assert!(judged.tempered.fit_nll_after <= judged.tempered.fit_nll_before);
         assert!(judged.tempered.after.nll.is_finite());

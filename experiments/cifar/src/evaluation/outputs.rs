@@ -1,56 +1,78 @@
 //! Runs a network over the images of a data set.
 
-use anyhow::Result;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
 use candle_core::Device;
-use vmf_candle::predict::predict_stream;
+use vmf_candle::predict::{predict_stream, reestimate_mean};
 use vmf_candle::{Forward, Posterior, Samples, reestimate};
 use vmf_core::metrics::{PROBABILITY_FLOOR, Predictions};
 
-use crate::data::Dataset;
-use crate::data::batches::{Batch, Batches};
+use crate::data::batches::{Batch, Batches, Plan};
+use crate::data::{Dataset, Split};
 use crate::run::Scores;
+use crate::settings::{Method, Settings};
 
 /// Images per forward pass of an evaluation.
 pub const BATCH: usize = 256;
 
-/// The batches that normalization statistics are measured on: the first `images` training images,
-/// in batches of equal size.
-fn statistics_batches(set: &Dataset, images: usize) -> impl Iterator<Item = Batch> + use<> {
+/// The number of batches that statistics are measured on, and their size: they cover about `images`
+/// training images, in batches of equal size.
+fn statistics_batches(set: &Dataset, images: usize) -> (usize, usize) {
     let batch = BATCH.min(set.train.len());
-    let count = (images.min(set.train.len()) / batch).max(1);
-    Batches::in_order(set, &set.train, batch).take(count)
+    ((images.min(set.train.len()) / batch).max(1), batch)
 }
 
-/// Measures what the deterministic passes need and stores it in the model and its posterior: the
-/// normalization statistics of the noise-free network, and how much its activations and outputs
-/// vary under noise.
+/// Measures what prediction needs and stores it in the model and its posterior: the statistics of
+/// normalization, and how much activations and outputs vary under noise. The images are augmented if
+/// training augments, because the statistics must be those of what the network was trained on.
 pub fn measure_statistics<M: Forward>(
     model: &M,
     posterior: &Posterior,
     set: &Dataset,
-    images: usize,
+    settings: &Settings,
     device: &Device,
 ) -> Result<()> {
-    let batches = statistics_batches(set, images);
-    reestimate(model, posterior, batches.map(|batch| Ok(batch.into_tensors(device)?.0)))?;
+    let (count, batch) = statistics_batches(set, settings.statistics_images);
+    let plan = Plan { batch, seed: settings.seed, augment: settings.augment };
+    let batches = Batches::as_trained(set, plan).take(count);
+    let batches = batches.map(|batch| Ok(batch.into_tensors(device)?.0));
+    if settings.method.is_noisy() {
+        reestimate(model, posterior, batches)?;
+    } else {
+        reestimate_mean(model, batches)?;
+    }
     Ok(())
 }
 
-/// Scores of the noise-free network on the training images that its statistics are measured on.
+/// How networks of a method predict in one deterministic pass.
+pub fn one_pass(method: Method, posterior: &Posterior) -> Samples {
+    if method.is_noisy() { Samples::expected(posterior) } else { Samples::mean() }
+}
+
+/// Scores on as many training images as statistics are measured on, without augmentation.
 pub fn on_training<M: Forward>(
     model: &M,
     set: &Dataset,
     images: usize,
+    samples: Samples,
     device: &Device,
 ) -> Result<Scores> {
-    let batches = statistics_batches(set, images);
-    outputs(model, batches, Samples::mean(), device, || Ok(()))?.scores(set.classes.len())
+    let (count, batch) = statistics_batches(set, images);
+    let batches = Batches::in_order(set, &set.train, batch).take(count);
+    outputs(model, batches, samples, device, || Ok(()))?.scores(set.classes.len())
 }
 
-/// Scores of the noise-free network on all test images.
-pub fn on_test<M: Forward>(model: &M, set: &Dataset, device: &Device) -> Result<Scores> {
-    let batches = Batches::in_order(set, &set.test, BATCH);
-    outputs(model, batches, Samples::mean(), device, || Ok(()))?.scores(set.classes.len())
+/// Scores on all images of a split.
+pub fn on_split<M: Forward>(
+    model: &M,
+    set: &Dataset,
+    split: &Arc<Split>,
+    samples: Samples,
+    device: &Device,
+) -> Result<Scores> {
+    let batches = Batches::in_order(set, split, BATCH);
+    outputs(model, batches, samples, device, || Ok(()))?.scores(set.classes.len())
 }
 
 /// What a network predicts for images, in the order of the images.
@@ -65,6 +87,18 @@ pub struct Outputs {
 }
 
 impl Outputs {
+    /// The predictions for the images `from .. to`.
+    pub(super) fn between(
+        &self,
+        from: usize,
+        to: usize,
+        classes: usize,
+    ) -> Result<Predictions<'_, f32>> {
+        let probabilities = &self.probabilities[from * classes..to * classes];
+        Predictions::new(probabilities, &self.labels[from..to], classes)
+            .context("the network's predictions are no probabilities")
+    }
+
     fn scores(&self, classes: usize) -> Result<Scores> {
         let predictions = Predictions::new(&self.probabilities, &self.labels, classes)?;
         Ok(Scores {

@@ -62,8 +62,11 @@ impl Network {
 pub struct Protocol {
     /// Number of test images.
     pub test_images: usize,
-    /// Number of images that the temperature is fitted to: the first ones. The scores with a
-    /// temperature are of the other images.
+    /// Which images the temperature is fitted to. The scores with a temperature are of the test
+    /// images that are not among them.
+    #[serde(default)]
+    pub fit_on: FitOn,
+    /// Their number.
     pub fit_images: usize,
     /// Number of Monte Carlo samples.
     pub samples: u32,
@@ -74,8 +77,40 @@ pub struct Protocol {
 impl Protocol {
     /// Number of images that a temperature is judged by.
     pub fn judged_images(&self) -> usize {
-        self.test_images - self.fit_images
+        self.test_images - self.fitted_test_images()
     }
+
+    /// Number of test images that the temperature is fitted to: the first ones.
+    pub(super) fn fitted_test_images(&self) -> usize {
+        match self.fit_on {
+            FitOn::HeldOut => 0,
+            FitOn::Test => self.fit_images,
+        }
+    }
+
+    /// Which images the temperature is fitted to and which it is judged by, for people.
+    pub fn fit_in_words(&self) -> String {
+        let (fit, judged) = (self.fit_images, self.judged_images());
+        match self.fit_on {
+            FitOn::HeldOut => format!(
+                "T is fitted to {fit} training images that were held out, and all of these scores are on the {judged} test images"
+            ),
+            FitOn::Test => format!(
+                "T is fitted to the first {fit} test images, and all of these scores are on the other {judged}"
+            ),
+        }
+    }
+}
+
+/// The images that a temperature is fitted to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FitOn {
+    /// Images of the training set that were held out.
+    HeldOut,
+    /// The first test images, if no images were held out.
+    #[default]
+    Test,
 }
 
 /// A way to predict with a network of noisy units.

@@ -73,11 +73,8 @@ pub fn scores(evaluation: &Evaluation) -> Result<Table> {
 pub fn tempered(evaluation: &Evaluation) -> Result<Table> {
     let protocol = &evaluation.protocol;
     let header = ["prediction", "T"].into_iter().chain(SCORES);
-    let mut table = aligned(Table::new(header), 1).caption(format!(
-        "Temperature scaling: T is fitted to the first {} test images, and all of these scores are on the other {}.",
-        protocol.fit_images,
-        protocol.judged_images()
-    ));
+    let mut table = aligned(Table::new(header), 1)
+        .caption(format!("Temperature scaling: {}.", protocol.fit_in_words()));
     for measured in &evaluation.ways {
         let way = name(measured.way, protocol);
         let tempered = &measured.tempered;

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use lab::{Cell, Table};
 
+use crate::beta::Beta;
 use crate::data::Source;
 use crate::settings::Method;
 use crate::trained::{EXPORTED, Trained};
@@ -86,8 +87,9 @@ fn introduction(trained: &Trained) -> String {
     let method = match settings.method {
         Method::Vmf => format!(
             "Each convolution is a variational unit, y = relu(BN(w·x) + sigma_eff z) with z ~ N(0, 1): a von Mises-Fisher \
-             posterior over the direction of its weights, learned as one number per layer, with the KL weighted by beta = {}.",
-            settings.beta
+             posterior over the direction of its weights, learned as one number per layer, with the KL weighted by beta = {}{:.3}.",
+            if settings.beta == Beta::Auto { "auto, which was found to be " } else { "" },
+            trained.beta()
         ),
         Method::None => "Each convolution adds noise after its normalization, y = relu(BN(w·x) + sigma_eff z) with z ~ N(0, 1), \
                          learned without the KL."
@@ -97,7 +99,7 @@ fn introduction(trained: &Trained) -> String {
     format!(
         "# {}\n\n{} of width {} for images of 32 x 32 pixels, trained on {data} for {} of {} epochs.\n{method}\n\nIt distinguishes {} classes: {}.\n",
         escaped(&trained.name()),
-        settings.depth.to_string().to_uppercase(),
+        settings.model.to_string().to_uppercase(),
         settings.width,
         trained.epoch,
         settings.epochs,

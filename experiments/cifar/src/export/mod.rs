@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use vmf_candle::{Checkpoint, Progress};
 
-use crate::model::VggConfig;
+use crate::model::{NetworkConfig, Part};
 use crate::run::{self, Record};
 use crate::settings::{Config, Machine};
 use crate::trained::{EXPORTED, Trained};
@@ -80,10 +80,12 @@ fn write(trained: &Trained, folder: &Path) -> Result<()> {
 /// The network without the optimizer. The layers are listed in the file's own document, so that it
 /// can be used without this program.
 fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
-    let settings = &trained.config.settings;
+    let (settings, network) = (&trained.config.settings, trained.config.network());
     let progress = Progress {
         config: json!({
-            "plan": plan(&trained.config.network())?,
+            "plan": plan(&network)?,
+            "parts": network.parts()?,
+            "classifier": network.classifier_name(),
             "settings": settings,
         }),
         state: serde_json::to_value(trained.record())?,
@@ -93,15 +95,16 @@ fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// The output channels of each convolution, with a 0 for each pooling. vmf-candle's Python script
-/// builds the network from this list.
-fn plan(network: &VggConfig) -> Result<Vec<usize>> {
-    let stages = network.stages()?;
-    let parts = stages.iter().map(|stage| {
-        let pooling = stage.pool.then_some(0);
-        std::iter::once(stage.outputs).chain(pooling)
+/// The output channels of each convolution, with a 0 for each pooling, if the network is a chain.
+/// vmf-candle's Python script builds the network from this list.
+fn plan(network: &NetworkConfig) -> Result<Option<Vec<usize>>> {
+    let parts = network.parts()?;
+    let numbers = parts.iter().map(|part| match part {
+        Part::Unit { layer, pool } => Some(std::iter::once(layer.outputs).chain(pool.then_some(0))),
+        Part::Residual { .. } => None,
     });
-    Ok(parts.flatten().collect())
+    let numbers: Option<Vec<_>> = numbers.collect();
+    Ok(numbers.map(|numbers| numbers.into_iter().flatten().collect()))
 }
 
 /// The records of the epochs that this network was trained for.

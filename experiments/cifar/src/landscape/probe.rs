@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Module, VarBuilder};
-use vmf_candle::{ConvStack, Forward, Pass, Posterior, cross_entropy};
+use vmf_candle::{Forward, Pass, Posterior, cross_entropy};
 
 use crate::data::batches::Batch;
-use crate::model::{Stage, VggConfig};
+use crate::model::{Features, NetworkConfig, Part};
 use crate::trained::Trained;
 
 /// Computes the mean negative log-likelihood of fixed images for any weight of one layer.
@@ -17,16 +17,16 @@ use crate::trained::Trained;
 /// the batch. The KL is not part of the loss, because it depends on sigma_eff alone and would raise
 /// every point by the same amount.
 ///
-/// The layers before the chosen one do not depend on its weight, so their outputs are computed
+/// The parts before that of the chosen layer do not depend on its weight, so their outputs are computed
 /// once. The probe works on copies: neither the weights nor the statistics of the trained network
 /// change.
 pub struct Probe {
-    network: VggConfig,
+    network: NetworkConfig,
     tensors: HashMap<String, Tensor>,
     weight: String,
-    /// The layer and all convolutions after it.
-    stages: Vec<Stage>,
-    /// Inputs of the layer, with the labels.
+    /// The part with the layer, and all parts after it.
+    parts: Vec<Part>,
+    /// Inputs of that part, with the labels.
     batches: Vec<(Tensor, Tensor)>,
     device: Device,
 }
@@ -39,25 +39,25 @@ impl Probe {
         batches: impl Iterator<Item = Batch>,
     ) -> Result<Self> {
         let network = trained.config.network();
-        let stages = network.stages()?;
-        let names: Vec<String> = stages.iter().map(Stage::name).collect();
-        let place = names.iter().position(|name| name == layer);
+        let parts = network.parts()?;
+        let names = |part: &Part| part.layers().iter().map(|l| l.name.clone()).collect::<Vec<_>>();
+        let place = parts.iter().position(|part| names(part).iter().any(|name| name == layer));
         let place = place.with_context(|| {
             format!(
                 "{} has no layer {layer:?}; it has {}",
                 trained.folder.display(),
-                names.join(", ")
+                parts.iter().flat_map(names).collect::<Vec<_>>().join(", ")
             )
         })?;
         let mut probe = Self {
             network,
             tensors: trained.tensors().into_iter().collect(),
             weight: format!("{layer}.weight"),
-            stages: stages[place..].to_vec(),
+            parts: parts[place..].to_vec(),
             batches: Vec::new(),
             device: trained.device.clone(),
         };
-        let before = probe.chain(&stages[..place], &probe.builder(None))?;
+        let before = probe.features(&parts[..place], &probe.builder(None))?;
         for batch in batches {
             let (images, labels) = batch.into_tensors(&probe.device)?;
             let inputs = before.forward(&images, &Pass::train_noiseless())?;
@@ -76,12 +76,12 @@ impl Probe {
     /// The loss with `weight` in place of the trained weight, or of the trained network if `None`.
     pub fn loss(&self, weight: Option<Tensor>) -> Result<f32> {
         let vb = self.builder(weight);
-        let chain = self.chain(&self.stages, &vb)?;
+        let after = self.features(&self.parts, &vb)?;
         let classifier = self.network.classifier(&vb)?;
         let (mut sum, mut images) = (0.0, 0.0);
         for (inputs, labels) in &self.batches {
-            let features = chain.forward(inputs, &Pass::train_noiseless())?;
-            let logits = classifier.forward(&features.flatten_from(1)?)?;
+            let features = after.forward(inputs, &Pass::train_noiseless())?;
+            let logits = classifier.forward(&features)?;
             let nll = cross_entropy(&logits, labels)?.to_dtype(DType::F64)?;
             let count = labels.elem_count() as f64;
             sum += nll.to_scalar::<f64>()? * count;
@@ -90,9 +90,9 @@ impl Probe {
         Ok((sum / images) as f32)
     }
 
-    fn chain(&self, stages: &[Stage], vb: &VarBuilder) -> Result<ConvStack> {
-        // A pass updates running statistics, so each chain has layers of its own.
-        self.network.chain(stages, &Posterior::new(), vb)
+    fn features(&self, parts: &[Part], vb: &VarBuilder) -> Result<Features> {
+        // A pass updates running statistics, so each piece has layers of its own.
+        self.network.features(parts, &Posterior::new(), vb)
     }
 
     fn builder(&self, weight: Option<Tensor>) -> VarBuilder<'static> {

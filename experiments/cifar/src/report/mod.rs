@@ -38,7 +38,7 @@ fn report(trained: &Trained, set: &Dataset, evaluation: &Evaluation) -> Result<R
     let mut report = Report::new(format!("{} on {}", trained.name(), set.name))
         .subtitle(format!(
             "{} of width {}, `--method {}`, {} of {} epochs on {} images",
-            settings.depth,
+            settings.model,
             settings.width,
             settings.method.name(),
             trained.epoch,
@@ -92,10 +92,9 @@ fn calibration(evaluation: &Evaluation) -> Result<Section> {
     });
     Ok(Section::new("Calibration")
         .paragraph(format!(
-            "Is the network right as often as it says? Each way to predict is shown without temperature scaling (T = 1) and with the \
-             temperature T that was fitted to the first {} test images; the diagrams show the other {}.",
-            protocol.fit_images,
-            protocol.judged_images()
+            "Is the network right as often as it says? Each way to predict is shown without temperature scaling (T = 1) and with a \
+             temperature T: {}.",
+            protocol.fit_in_words()
         ))
         .figure(&figures::reliability(ways), "")?)
 }

@@ -9,19 +9,23 @@ use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
 use vmf_candle::posterior::Summary;
 use vmf_candle::{
-    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, cross_entropy, seeded,
+    Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Pass, Posterior, Progress,
+    cross_entropy, seeded,
 };
 
 use crate::data::Dataset;
 use crate::data::batches::{Batch, Batches, Plan};
 use crate::evaluation::outputs;
-use crate::model::{Vgg, in_layer_order, is_finite, layer_order};
+use crate::model::{Network, in_layer_order, is_finite, layer_order};
 use crate::run::{LayerSigma, Record};
 use crate::settings::Settings;
 
 /// Training has diverged if the loss of a batch exceeds that of guessing, the logarithm of the
 /// number of classes, by this factor.
 const DIVERGED: f64 = 10.0;
+
+/// Number of held-out images on which automatic beta measures overconfidence at a time.
+const MEASURED: usize = 1000;
 
 /// What usually helps against divergence.
 const REMEDIES: &str = "Try a lower --lr, --clip 1 or a longer --warmup";
@@ -55,9 +59,12 @@ struct State {
     /// Number of steps taken in the current epoch.
     step_in_epoch: usize,
     sums: Sums,
-    /// Lowest negative log-likelihood on the test images so far.
+    /// Lowest negative log-likelihood so far on the images that the best network is chosen on.
     #[serde(with = "exact")]
     best_nll: f64,
+    /// What automatic beta has learned so far.
+    #[serde(default)]
+    auto_beta: Option<AutoBeta>,
 }
 
 /// Stores an f64 by its bits. This is exact, and it works for the infinity that `best_nll` begins
@@ -81,7 +88,7 @@ pub struct Trainer {
     device: Device,
     vars: VarMap,
     posterior: Posterior,
-    model: Vgg,
+    model: Network,
     adam: Adam,
     epoch: u32,
     step: u32,
@@ -107,7 +114,7 @@ impl Trainer {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, settings.seed, DType::F32, &device);
         let network = settings.network(set.shape.channels, set.classes.len());
-        let model = Vgg::new(&network, &posterior, vb)?;
+        let model = Network::new(&network, &posterior, vb)?;
         let config = AdamConfig {
             lr: settings.lr,
             noise_lr: settings.noise_lr,
@@ -115,6 +122,18 @@ impl Trainer {
             ..AdamConfig::default()
         };
         let adam = Adam::for_model(&vars, &posterior, config)?;
+        let auto_beta = match settings.beta_at(0.0) {
+            Some(_) => None,
+            None => {
+                ensure!(
+                    !set.held_out.is_empty(),
+                    "--held-out {} holds out none of {} training images, and --beta auto needs some: raise it, or give a number as --beta",
+                    settings.held_out,
+                    set.train.len()
+                );
+                Some(AutoBeta::new(&posterior, set.train.len(), steps as u32)?)
+            }
+        };
         Ok(Self {
             settings,
             set,
@@ -125,7 +144,12 @@ impl Trainer {
             adam,
             epoch: 0,
             step: 0,
-            state: State { step_in_epoch: 0, sums: Sums::default(), best_nll: f64::INFINITY },
+            state: State {
+                step_in_epoch: 0,
+                sums: Sums::default(),
+                best_nll: f64::INFINITY,
+                auto_beta,
+            },
             diverged_in: None,
         })
     }
@@ -165,6 +189,12 @@ impl Trainer {
         f64::from(self.epoch) + self.state.step_in_epoch as f64 / self.steps_per_epoch() as f64
     }
 
+    /// The present weight of the KL.
+    pub fn beta(&self) -> f64 {
+        let found = || self.state.auto_beta.as_ref().map_or(0.0, AutoBeta::value);
+        self.settings.beta_at(self.time()).unwrap_or_else(found)
+    }
+
     /// What the noise has learned.
     pub fn summary(&self) -> Result<Summary> {
         Ok(self.posterior.summary()?)
@@ -191,9 +221,7 @@ impl Trainer {
         };
         let logits = self.model.forward(&images, &pass)?;
         let nll = cross_entropy(&logits, &labels)?;
-        let loss = Elbo::new(self.set.train.len())
-            .beta(self.settings.beta_at(self.time()))
-            .loss(&nll, &self.posterior)?;
+        let loss = Elbo::new(self.set.train.len()).beta(self.beta()).loss(&nll, &self.posterior)?;
         let (nll, total) = (scalar(&loss.nll)?, scalar(&loss.total)?);
         if !total.is_finite() {
             bail!(
@@ -207,11 +235,47 @@ impl Trainer {
         self.adam
             .backward_step(&loss.total)
             .with_context(|| format!("step {} (epoch {})", self.step, self.epoch + 1))?;
+        self.find_beta((&images, &labels))?;
         self.step += 1;
         self.state.step_in_epoch += 1;
         self.state.sums.images += count as u64;
         self.state.sums.nll += nll * count as f64;
         self.state.sums.correct += correct(&logits, &labels)?;
+        Ok(())
+    }
+
+    /// Measures on held-out images whether the network is overconfident, and moves beta, if beta is
+    /// automatic and it is time. `trained` are the images and labels of
+    /// the step.
+    fn find_beta(&mut self, trained: (&Tensor, &Tensor)) -> Result<()> {
+        let Some(auto_beta) = &mut self.state.auto_beta else { return Ok(()) };
+        if !auto_beta.is_due(self.step) {
+            return Ok(());
+        }
+        // Other images each time, so that all of them count in the long run.
+        let all = self.set.held_out.len();
+        let count = all.min(MEASURED);
+        let first = self.step as usize * count;
+        let places: Vec<u32> = (first..first + count).map(|place| (place % all) as u32).collect();
+        let batch = Batch::of(&self.set, &self.set.held_out, &places);
+        let (held_out, labels) = batch.into_tensors(&self.device)?;
+        let (model, posterior) = (&self.model, &self.posterior);
+        let signal = auto_beta
+            .update(self.step, model, posterior, trained, (&held_out, &labels))
+            .with_context(|| {
+            format!(
+                "step {} (epoch {}): automatic beta cannot be measured. {REMEDIES}",
+                self.step,
+                self.epoch + 1
+            )
+        })?;
+        tracing::info!(
+            "step {}: held-out ln T {:.4} +- {:.4}, beta {:.3e}",
+            self.step,
+            signal.ln_temperature,
+            signal.standard_error,
+            auto_beta.value()
+        );
         Ok(())
     }
 
@@ -240,7 +304,7 @@ impl Trainer {
         };
         let vars = self.vars.data().lock().unwrap_or_else(PoisonError::into_inner);
         let mut moments = self.adam.state()?;
-        moments.sort_by_key(|(name, _)| layer_order(name));
+        moments.sort_by(|(a, _), (b, _)| layer_order(a).cmp(&layer_order(b)));
         for name in in_layer_order(vars.keys()) {
             ensure!(is_finite(&vars[name])?, broken("the variable", name));
         }
@@ -251,16 +315,20 @@ impl Trainer {
         Ok(())
     }
 
-    /// Ends the epoch: measures the statistics of the noise-free network and evaluates it. Returns
-    /// the record of the epoch, and whether this is the best network so far.
+    /// Ends the epoch: measures statistics and evaluates the network in one pass. Returns the
+    /// record of the epoch, and whether this is the best network so far.
     pub fn finish_epoch(&mut self) -> Result<(Record, bool)> {
         self.ensure_finite()?;
-        let (beta, lr) = (self.settings.beta_at(self.time()), self.settings.lr_at(self.time()));
-        let (model, set, device) = (&self.model, &self.set, &self.device);
-        let images = self.settings.statistics_images;
-        outputs::measure_statistics(model, &self.posterior, set, images, device)?;
-        let train = outputs::on_training(model, set, images, device)?;
-        let test = outputs::on_test(model, set, device)?;
+        let (beta, lr) = (self.beta(), self.settings.lr_at(self.time()));
+        let (model, posterior) = (&self.model, &self.posterior);
+        let (settings, set, device) = (&self.settings, &self.set, &self.device);
+        outputs::measure_statistics(model, posterior, set, settings, device)?;
+        let samples = || outputs::one_pass(settings.method, posterior);
+        let images = settings.statistics_images;
+        let train = outputs::on_training(model, set, images, samples(), device)?;
+        let on = |split| outputs::on_split(model, set, split, samples(), device);
+        let test = on(&set.test)?;
+        let held_out = (!set.held_out.is_empty()).then(|| on(&set.held_out)).transpose()?;
         let is_noisy = self.settings.method.is_noisy();
         let summary = self.summary()?;
         let sigma_eff = summary
@@ -274,6 +342,7 @@ impl Trainer {
             running_nll: self.state.sums.nll(),
             running_accuracy: self.state.sums.accuracy(),
             train,
+            held_out,
             test,
             kl: is_noisy.then(|| summary.kl()),
             beta,
@@ -281,12 +350,11 @@ impl Trainer {
             sigma_eff: sigma_eff.collect(),
             seconds: 0.0,
         };
-        let is_best = test.nll < self.state.best_nll;
-        self.state = State {
-            step_in_epoch: 0,
-            sums: Sums::default(),
-            best_nll: test.nll.min(self.state.best_nll),
-        };
+        // Nothing is chosen by test scores.
+        let nll = held_out.unwrap_or(train).nll;
+        let is_best = nll < self.state.best_nll;
+        self.state.best_nll = nll.min(self.state.best_nll);
+        (self.state.step_in_epoch, self.state.sums) = (0, Sums::default());
         Ok((record, is_best))
     }
 
@@ -309,8 +377,9 @@ impl Trainer {
     /// Restores the state of a checkpoint that was made with the same settings.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let progress = checkpoint.progress();
+        let settings = serde_json::from_value::<Settings>(progress.config.clone());
         ensure!(
-            progress.config == serde_json::to_value(&self.settings)?,
+            settings.is_ok_and(|settings| settings == self.settings),
             "the checkpoint belongs to a run with other settings than config.json"
         );
         let damaged = "the checkpoint does not hold the state of a training";
@@ -324,7 +393,8 @@ impl Trainer {
             && state.sums.images == in_epoch * batch
             && state.sums.correct <= state.sums.images
             && state.sums.nll.is_finite()
-            && !state.best_nll.is_nan();
+            && !state.best_nll.is_nan()
+            && state.auto_beta.is_some() == self.state.auto_beta.is_some();
         ensure!(fits, "{damaged}: its counters contradict each other");
         let epoch = u32::try_from(progress.epoch).context(damaged)?;
         let step = u32::try_from(progress.step).context(damaged)?;

@@ -8,7 +8,7 @@ mod machine;
 mod stock;
 
 use crate::device;
-use crate::model::{Depth, IMAGE_SIZE, Vgg, VggConfig};
+use crate::model::{IMAGE_SIZE, Model, Network, NetworkConfig};
 use crate::settings::check_batch;
 use crate::terminal;
 use anyhow::{Result, ensure};
@@ -17,7 +17,7 @@ use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarMap};
 use machine::Clock;
 use serde::Serialize;
 use std::fmt;
-use stock::StockVgg;
+use stock::{Mode, StockNetwork};
 use vmf_candle::train::backward;
 use vmf_candle::{Adam, AdamConfig, Elbo, Forward, Pass, Posterior, cross_entropy, seeded};
 use vmf_kernels::simd::Isa;
@@ -35,9 +35,9 @@ pub struct Args {
     #[arg(long, default_value_t = 64)]
     pub batch: usize,
 
-    /// Network: vgg11, vgg13, vgg16 or vgg19
-    #[arg(long, default_value_t)]
-    pub depth: Depth,
+    /// Network
+    #[arg(long, alias = "depth", value_enum, default_value_t, hide_possible_values = true)]
+    pub model: Model,
 
     /// Factor of the number of channels of each layer, such as 0.25
     #[arg(long, default_value_t = 1.0)]
@@ -93,7 +93,7 @@ pub enum Ops {
 #[derive(Clone, Debug, Serialize)]
 struct Report {
     /// The network.
-    network: VggConfig,
+    network: NetworkConfig,
     /// `fused` or `stock`.
     ops: String,
     /// Number of images per batch.
@@ -158,7 +158,7 @@ fn measure(args: &Args, threads: usize) -> Result<Report> {
             "{name} is {count}; it must be at least {least} and at most {STEPS}"
         );
     }
-    let network = VggConfig { depth: args.depth, width: args.width, ..Default::default() };
+    let network = NetworkConfig { model: args.model, width: args.width, ..Default::default() };
     let device = device::parse(&args.device)?;
     let mut subject: Box<dyn Subject> = match args.ops {
         Ops::Fused => Box::new(Fused::new(&network, &device)?),
@@ -282,15 +282,15 @@ trait Subject {
 }
 
 struct Fused {
-    model: Vgg,
+    model: Network,
     posterior: Posterior,
     adam: Adam,
 }
 
 impl Fused {
-    fn new(network: &VggConfig, device: &Device) -> Result<Self> {
+    fn new(network: &NetworkConfig, device: &Device) -> Result<Self> {
         let (vars, posterior) = (VarMap::new(), Posterior::new());
-        let model = Vgg::new(network, &posterior, seeded(&vars, 1, DType::F32, device))?;
+        let model = Network::new(network, &posterior, seeded(&vars, 1, DType::F32, device))?;
         let adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?;
         Ok(Self { model, posterior, adam })
     }
@@ -335,14 +335,14 @@ impl Subject for Fused {
 }
 
 struct Stock {
-    model: StockVgg,
+    model: StockNetwork,
     adam: AdamW,
 }
 
 impl Stock {
-    fn new(network: &VggConfig, device: &Device) -> Result<Self> {
+    fn new(network: &NetworkConfig, device: &Device) -> Result<Self> {
         let vars = VarMap::new();
-        let model = StockVgg::new(network, seeded(&vars, 1, DType::F32, device))?;
+        let model = StockNetwork::new(network, seeded(&vars, 1, DType::F32, device))?;
         let params = ParamsAdamW { lr: 1e-4, weight_decay: 0.0, ..Default::default() };
         let adam = AdamW::new(vars.all_vars(), params)?;
         Ok(Self { model, adam })
@@ -359,7 +359,7 @@ impl Subject for Stock {
         clock: Clock,
     ) -> Result<[f64; 3]> {
         let start = clock.now();
-        let logits = self.model.forward(images, true, noise)?;
+        let logits = self.model.forward(images, Mode { train: true, noise })?;
         let loss = cross_entropy(&logits, labels)?;
         let forward = clock.now();
         let gradients = loss.backward()?;
@@ -370,14 +370,18 @@ impl Subject for Stock {
     }
 
     fn evaluate(&self, images: &Tensor, noise: bool) -> Result<()> {
-        let logits = self.model.forward(images, false, noise)?;
+        let logits = self.model.forward(images, Mode { train: false, noise })?;
         logits.sum_all()?.to_scalar::<f32>()?;
         Ok(())
     }
 }
 
 /// Images of white noise with labels.
-fn random_batch(batch: usize, network: &VggConfig, device: &Device) -> Result<(Tensor, Tensor)> {
+fn random_batch(
+    batch: usize,
+    network: &NetworkConfig,
+    device: &Device,
+) -> Result<(Tensor, Tensor)> {
     let shape = (batch, network.in_channels, IMAGE_SIZE, IMAGE_SIZE);
     let labels: Vec<u32> = (0..batch).map(|i| (i % network.classes) as u32).collect();
     Ok((Tensor::randn(0f32, 1.0, shape, device)?, Tensor::from_vec(labels, batch, device)?))
@@ -394,7 +398,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{} at width {}, batch {}, {noise}, {threads}, {} operations, {} time",
-            network.depth, network.width, self.batch, self.ops, self.clock
+            network.model, network.width, self.batch, self.ops, self.clock
         )?;
         writeln!(f)?;
         let rows = [

@@ -3,57 +3,88 @@
 //! It is for timing only: Candle's gradient of max pooling is wrong, and its noise cannot be
 //! seeded.
 
-use crate::model::VggConfig;
+use crate::model::{Layer, NetworkConfig, Part};
 use anyhow::Result;
 use candle_core::Tensor;
 use candle_nn::{
     BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Linear, Module, ModuleT, VarBuilder,
 };
 
-pub(super) struct StockVgg {
-    units: Vec<(Conv2d, BatchNorm, bool)>,
+pub(super) struct StockNetwork {
+    parts: Vec<StockPart>,
     classifier: Linear,
+}
+
+enum StockPart {
+    Unit(StockUnit, bool),
+    Residual(StockUnit, StockUnit, Option<StockUnit>),
+}
+
+/// A convolution with its normalization.
+struct StockUnit {
+    conv: Conv2d,
+    norm: BatchNorm,
     sigma: f64,
 }
 
-impl StockVgg {
-    pub(super) fn new(config: &VggConfig, vb: VarBuilder) -> Result<Self> {
-        let (convolution, normalization) = (
-            Conv2dConfig { padding: 1, ..Default::default() },
-            BatchNormConfig { affine: false, ..Default::default() },
-        );
-        let stages = config.stages()?;
-        let units = stages.iter().map(|stage| {
-            let vb = vb.pp(stage.index);
-            let conv =
-                candle_nn::conv2d_no_bias(stage.inputs, stage.outputs, 3, convolution, vb.clone())?;
-            let norm = candle_nn::batch_norm(stage.outputs, normalization, vb.pp("norm"))?;
-            Ok((conv, norm, stage.pool))
-        });
-        let units = units.collect::<candle_core::Result<Vec<_>>>()?;
-        let inputs = stages.last().map_or(0, |stage| stage.outputs);
-        let classifier = candle_nn::linear(inputs, config.classes, vb.pp("classifier"))?;
-        Ok(Self { units, classifier, sigma: config.sigma })
+/// How the network is run.
+#[derive(Clone, Copy)]
+pub(super) struct Mode {
+    pub(super) train: bool,
+    pub(super) noise: bool,
+}
+
+impl StockUnit {
+    fn new(layer: &Layer, sigma: f64, vb: &VarBuilder) -> Result<Self> {
+        let Layer { inputs, outputs, kernel, stride, .. } = *layer;
+        let config = Conv2dConfig { padding: kernel / 2, stride, ..Default::default() };
+        let vb = vb.pp(&layer.name);
+        let conv = candle_nn::conv2d_no_bias(inputs, outputs, kernel, config, vb.clone())?;
+        let config = BatchNormConfig { affine: false, ..Default::default() };
+        Ok(Self { conv, norm: candle_nn::batch_norm(outputs, config, vb.pp("norm"))?, sigma })
     }
 
-    pub(super) fn forward(
-        &self,
-        images: &Tensor,
-        train: bool,
-        noise: bool,
-    ) -> candle_core::Result<Tensor> {
+    fn forward(&self, xs: &Tensor, Mode { train, noise }: Mode) -> candle_core::Result<Tensor> {
+        let xs = self.norm.forward_t(&self.conv.forward(xs)?, train)?;
+        if noise { &xs + (xs.randn_like(0.0, 1.0)? * self.sigma)? } else { Ok(xs) }
+    }
+}
+
+impl StockNetwork {
+    pub(super) fn new(config: &NetworkConfig, vb: VarBuilder) -> Result<Self> {
+        let unit = |layer: &Layer| StockUnit::new(layer, config.sigma, &vb);
+        let parts = config.parts()?;
+        let parts = parts.iter().map(|part| match part {
+            Part::Unit { layer, pool } => Ok(StockPart::Unit(unit(layer)?, *pool)),
+            Part::Residual { first, second, projection, .. } => {
+                let projection = projection.as_ref().map(&unit).transpose()?;
+                Ok(StockPart::Residual(unit(first)?, unit(second)?, projection))
+            }
+        });
+        let parts = parts.collect::<Result<_>>()?;
+        let features = config.feature_count()?;
+        let classifier = candle_nn::linear(features, config.classes, vb.pp("classifier"))?;
+        Ok(Self { parts, classifier })
+    }
+
+    pub(super) fn forward(&self, images: &Tensor, mode: Mode) -> candle_core::Result<Tensor> {
         let mut xs = images.clone();
-        for (conv, norm, pool) in &self.units {
-            xs = conv.forward(&xs)?;
-            xs = norm.forward_t(&xs, train)?;
-            if noise {
-                xs = (&xs + (xs.randn_like(0.0, 1.0)? * self.sigma)?)?;
-            }
-            xs = xs.relu()?;
-            if *pool {
-                xs = xs.max_pool2d(2)?;
-            }
+        for part in &self.parts {
+            xs = match part {
+                StockPart::Unit(unit, pool) => {
+                    let xs = unit.forward(&xs, mode)?.relu()?;
+                    if *pool { xs.max_pool2d(2)? } else { xs }
+                }
+                StockPart::Residual(first, second, projection) => {
+                    let ys = second.forward(&first.forward(&xs, mode)?.relu()?, mode)?;
+                    let skip = match projection {
+                        Some(projection) => projection.forward(&xs, mode)?,
+                        None => xs,
+                    };
+                    (ys + skip)?.relu()?
+                }
+            };
         }
-        self.classifier.forward(&xs.flatten_from(1)?)
+        self.classifier.forward(&xs.flatten_from(2)?.mean(2)?)
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn beginning(
 ) -> String {
     let what = format!(
         "training {} of width {} with --method {} on {} images of {} for {}, on {}: about {}",
-        settings.depth,
+        settings.model,
         settings.width,
         settings.method.name(),
         set.train.len(),
