@@ -37,14 +37,8 @@ impl Elementary for f32 {
         const ROUNDS: f32 = 12_582_912.0;
         const LN_2_HIGH: f32 = 0.693_359_4;
         const LN_2_LOW: f32 = -2.121_944_4e-4;
-        const P: [f32; 6] = [
-            1.987_569_1e-4,
-            1.398_2e-3,
-            8.333_452e-3,
-            4.166_579_6e-2,
-            1.666_666_5e-1,
-            5e-1,
-        ];
+        const P: [f32; 6] =
+            [1.987_569_1e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
         const SMALLEST: f32 = -87.3;
         let x = if self < SMALLEST { SMALLEST } else { self };
         let shifted = S::mul_add(x, std::f32::consts::LOG2_E, ROUNDS);

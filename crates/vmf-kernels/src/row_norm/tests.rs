@@ -151,8 +151,7 @@ fn single_precision_agrees_with_double_on_every_instruction_set() {
                 let noise = case.parameters().noise.map(|(noise, _)| (noise, &*sigma));
                 let parameters = Parameters { gain: Some(&gain), shift: Some(&shift), noise };
                 let (mut y, mut du) = (vec![f32::NAN; u.len()], vec![f32::NAN; u.len()]);
-                let statistics =
-                    forward_on(isa, &case.config, parameters, &u, &mut y).unwrap();
+                let statistics = forward_on(isa, &case.config, parameters, &u, &mut y).unwrap();
                 let found =
                     backward_on(isa, &case.config, parameters, (&u, &statistics), &dy, &mut du)
                         .unwrap();
