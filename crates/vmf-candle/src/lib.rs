@@ -271,8 +271,8 @@ pub use prelude::*;
 pub mod prelude {
     pub use crate::checkpoint::{Checkpoint, Progress};
     pub use crate::layers::{
-        Chain, ConvStack, NoiseLayerConfig, VmfConfig, VmfConv2d, VmfLinear, noise_layer,
-        relu_layer, seeded, vmf_conv2d, vmf_linear,
+        Chain, ConvStack, NoiseLayerConfig, Norm, TransformerBlock, TransformerConfig, VmfConfig,
+        VmfConv2d, VmfLinear, noise_layer, relu_layer, seeded, vmf_conv2d, vmf_linear,
     };
     pub use crate::metrics::Calibration;
     pub use crate::pass::{Forward, Pass};

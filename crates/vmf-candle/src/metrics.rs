@@ -43,14 +43,17 @@ pub struct Calibration {
 
 impl Calibration {
     /// Of probabilities (N, classes), such as [`Prediction::probs`], against labels (N) of any
-    /// integer type.
+    /// integer type; or of (N, T, classes) against (N, T), and so on.
     ///
     /// For a data set that was predicted in batches, join them first: `Tensor::cat(&probs, 0)`.
     pub fn of(probs: &Tensor, labels: &Tensor) -> Result<Self> {
-        let (examples, classes) = probs.dims2()?;
-        check_shape(labels.dims() == [examples], "calibration", || {
-            format!("{examples} predictions, labels of shape {:?}", labels.dims())
+        let classes = probs.dims().last().copied().unwrap_or(0);
+        let valid = probs.rank() >= 2 && probs.dims()[..probs.rank() - 1] == *labels.dims();
+        check_shape(valid, "calibration", || {
+            let (probs, labels) = (probs.dims(), labels.dims());
+            format!("probabilities of shape {probs:?} (.., classes), labels of shape {labels:?}")
         })?;
+        let (examples, labels) = (labels.elem_count(), labels.flatten_all()?);
         let probs: Vec<f64> =
             probs.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
         let valid = probs.iter().all(|p| (-1e-6..=1.0 + 1e-6).contains(p));
@@ -104,7 +107,7 @@ mod tests {
             refused.unwrap_err().to_string()
         };
         let message = error(&probs, &labels(&[0])?);
-        assert!(message.contains("2 predictions, labels of shape [1]"), "{message}");
+        assert!(message.contains("shape [2, 2] (.., classes), labels of shape [1]"), "{message}");
         let logits = Tensor::new(&[[5f32, -5.0], [1.0, 2.0]], &Device::Cpu)?;
         let message = error(&logits, &labels(&[0, 1])?);
         assert!(message.contains("softmax(&logits, 1)"), "{message}");

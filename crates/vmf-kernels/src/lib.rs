@@ -24,6 +24,9 @@
 //! | [`bn_noise`] | batch normalization + noise + ReLU, forward and backward, training and evaluation |
 //! | [`mod@unit`] | the variational unit: convolution, normalization, noise, ReLU and pooling as one operation |
 //! | [`expected`] | normalization + expected ReLU (+ pooling): prediction in one deterministic pass |
+//! | [`row_norm`] | layer, RMS and group normalization + noise + gain and shift, and noise without normalization |
+//! | [`attention`] | self-attention with its gradients |
+//! | [`softmax`], [`smooth`], [`rotary`] | softmax over rows, GELU and SiLU, rotary position embedding |
 //! | [`conv`] | convolution and its gradients, directly and by Winograd's algorithm |
 //! | [`gemm`] | the matrix product they are made of |
 //! | [`pool`] | maximum and average pooling with their gradients |
@@ -75,6 +78,7 @@
 
 mod box_muller;
 mod element;
+mod elementary;
 mod error;
 mod layout;
 mod parallel;
@@ -85,6 +89,7 @@ mod transpose;
 
 pub mod across;
 pub mod adam;
+pub mod attention;
 pub mod bn_noise;
 pub mod conv;
 pub mod expected;
@@ -92,10 +97,15 @@ pub mod gemm;
 pub mod noise;
 pub mod normal_cdf;
 pub mod pool;
+pub mod rotary;
+pub mod row_norm;
 pub mod simd;
+pub mod smooth;
+pub mod softmax;
 pub mod unit;
 
 pub use element::{Element, Real};
+pub use elementary::Elementary;
 pub use error::Error;
 pub use layout::Layout;
 pub use scratch::Scratch;

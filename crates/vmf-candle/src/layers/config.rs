@@ -12,6 +12,40 @@ pub enum Activation {
     Identity,
     /// `max(y, 0)`, in the same pass over memory.
     Relu,
+    /// `y Phi(y)`. Not behind batch normalization.
+    Gelu,
+    /// `y / (1 + exp(-y))`. Not behind batch normalization.
+    Silu,
+}
+
+/// What is normalized between a unit's weight and its noise.
+///
+/// | | removes from the weights | so the posterior over directions is |
+/// |---|---|---|
+/// | `Batch` | the length of each unit's weight | all there is to know: exact |
+/// | `Group` | a length that the units of a group have in common | exact with one unit per group |
+/// | `Layer`, `Rms` | a length that all units have in common | a restriction: the relative lengths, which would matter, are fixed at 1 |
+/// | `None` | nothing | a restriction: the lengths are fixed at 1, and the gain stands for them |
+///
+/// Where lengths are fixed, `affine` gives back a scale for each unit. In all of them a weight drawn
+/// from the posterior acts on isotropic inputs like noise of deviation sigma_eff behind the
+/// normalization, up to the common factor `1 / sqrt(1 + sigma_eff^2)`, which the gain or the next
+/// normalization takes up; with M units per normalization this holds up to O(1/M). `Group` with
+/// positions counts them too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Norm {
+    /// Each unit over the batch (and all positions). It has running statistics.
+    #[default]
+    Batch,
+    /// All units of a token, or of a position of an image: mean 0, variance 1.
+    Layer,
+    /// All units of a token, or of a position: mean square 1.
+    Rms,
+    /// Each of so many groups of neighbouring units, at all positions of one example.
+    Group(usize),
+    /// Nothing is normalized: for projections that no normalization follows. The noise is relative
+    /// to the root mean square of the units' outputs, and a gain per unit follows it.
+    None,
 }
 
 /// How the length of a weight, which the normalization removes, is kept fixed.
@@ -46,6 +80,7 @@ pub struct VmfConfig {
     pub(super) sigma: SigmaConfig,
     pub(super) shared: Option<Sigma>,
     pub(super) activation: Activation,
+    pub(super) norm: Norm,
     pub(super) constraint: WeightConstraint,
     pub(super) affine: bool,
     pub(super) eps: f64,
@@ -63,6 +98,7 @@ impl Default for VmfConfig {
             sigma: SigmaConfig::default(),
             shared: None,
             activation: Activation::Identity,
+            norm: Norm::Batch,
             constraint: WeightConstraint::Sphere,
             affine: false,
             eps: 1e-5,
@@ -80,6 +116,21 @@ impl VmfConfig {
     /// ReLU after the noise.
     pub fn relu(self) -> Self {
         self.activation(Activation::Relu)
+    }
+
+    /// GELU after the noise. Not behind batch normalization.
+    pub fn gelu(self) -> Self {
+        self.activation(Activation::Gelu)
+    }
+
+    /// SiLU after the noise. Not behind batch normalization.
+    pub fn silu(self) -> Self {
+        self.activation(Activation::Silu)
+    }
+
+    /// What is normalized in front of the noise (batch normalization by default).
+    pub fn norm(self, norm: Norm) -> Self {
+        Self { norm, ..self }
     }
 
     /// The activation after the noise (none by default).
@@ -174,6 +225,13 @@ impl VmfConfig {
         check_setting(valid, "eps", self.eps, "it must be positive")?;
         let valid = self.momentum > 0.0 && self.momentum <= 1.0;
         check_setting(valid, "momentum", self.momentum, "it must lie in (0, 1]")?;
+        let smooth = matches!(self.activation, Activation::Gelu | Activation::Silu);
+        check_setting(
+            !smooth || self.norm != Norm::Batch,
+            "the activation of a unit with batch normalization",
+            format_args!("{:?}", self.activation),
+            "it must be ReLU or none: apply `ops::gelu` or `ops::silu` behind the layer, or choose another `norm`",
+        )?;
         if let WeightConstraint::WeightNorm { gain } = self.constraint {
             let (valid, name) =
                 (gain > 0.0 && gain.is_finite(), "the gain of weight normalization");

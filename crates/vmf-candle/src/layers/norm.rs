@@ -11,6 +11,7 @@
 //! draws of the weights *in front of* this layer, one value per channel. The expected pass needs
 //! it. `reestimate` measures it too.
 
+use super::config::Norm;
 use crate::dtype::stable_dtype;
 use crate::error::check_setting;
 use crate::ops::Statistics;
@@ -42,6 +43,14 @@ impl Running {
             Var::from_tensor(&tensor)
         };
         Ok(Self { mean: get(mean, 0.0)?, var: get(var, 1.0)? })
+    }
+
+    /// Mean 0 and variance 1, which are no variables of the model.
+    fn constant(channels: usize, vb: &VarBuilder) -> Result<Self> {
+        let (dtype, device) = (stable_dtype(vb.dtype()), vb.device());
+        let (mean, var) =
+            (Var::zeros(channels, dtype, device)?, Var::ones(channels, dtype, device)?);
+        Ok(Self { mean, var })
     }
 
     fn statistics(&self) -> Statistics {
@@ -88,6 +97,34 @@ impl NormStats {
             inherited_var: inherited_var(channels, vb)?,
             affine,
             momentum,
+        })
+    }
+
+    /// Of a normalization that needs no running statistics; they are constants then, mean 0 and
+    /// variance 1, and no variables. RMS normalization, and a unit without one, have no shift.
+    pub(super) fn without_running(
+        channels: usize,
+        norm: Norm,
+        affine: bool,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let affine = match affine || norm == Norm::None {
+            false => None,
+            true => {
+                let gain = vb.get_with_hints(channels, "weight", Init::Const(1.0))?;
+                let shift = match norm {
+                    Norm::Rms | Norm::None => gain.detach().zeros_like()?,
+                    _ => vb.get_with_hints(channels, "bias", Init::Const(0.0))?,
+                };
+                Some((gain, shift))
+            }
+        };
+        Ok(Self {
+            noisy: Running::constant(channels, vb)?,
+            noise_free: Running::constant(channels, vb)?,
+            inherited_var: inherited_var(channels, vb)?,
+            affine,
+            momentum: 1.0,
         })
     }
 

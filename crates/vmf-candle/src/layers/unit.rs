@@ -6,7 +6,7 @@
 //! w~ = w / |w|,   z ~ N(0, 1)
 //! ```
 
-use super::config::{Activation, VmfConfig};
+use super::config::{Activation, Norm, VmfConfig};
 use super::norm::{NormStats, norm_builder};
 use super::weight::Weight;
 use crate::error::{Error, check_shape};
@@ -25,8 +25,8 @@ pub(super) struct Unit {
     pub(super) weight: Weight,
     pub(super) norm: NormStats,
     pub(super) sigma: Sigma,
-    stream: u32,
-    config: VmfConfig,
+    pub(super) stream: u32,
+    pub(super) config: VmfConfig,
 }
 
 impl Unit {
@@ -45,7 +45,10 @@ impl Unit {
             None => Sigma::new(config.sigma.clone(), vb.clone())?,
         };
         let norm_vb = norm_builder(vb, config.norm_at.as_deref())?;
-        let norm = NormStats::new(shape[0], config.momentum, config.affine, &norm_vb)?;
+        let norm = match config.norm {
+            Norm::Batch => NormStats::new(shape[0], config.momentum, config.affine, &norm_vb)?,
+            other => NormStats::without_running(shape[0], other, config.affine, &norm_vb)?,
+        };
         let name = vb.prefix();
         let stream = posterior.register(LayerSpec {
             name: name.clone(),
@@ -67,6 +70,9 @@ impl Unit {
         pass: &Pass,
     ) -> Result<Images> {
         let conv = self.conv(xs)?;
+        if self.config.norm != Norm::Batch {
+            return self.forward_rows(conv.shape(), xs, skip, pool, pass);
+        }
         if let Some((samples, weight)) = pass.measurement() {
             self.measure(conv, xs, skip, samples, weight)?;
         }

@@ -14,9 +14,13 @@ use vmf_core::expected::softmax::Logits;
 /// Points of the quadrature over each class's log-odds.
 const POINTS: usize = 8;
 
-/// Class probabilities from the mean of the logits (N, classes).
+/// Class probabilities from the mean of the logits (N, .., classes).
 pub(super) fn classify(posterior: &Posterior, logits: &Tensor) -> Result<Prediction> {
-    let (rows, classes) = logits.dims2()?;
+    let (dims, classes) = (logits.dims(), logits.dims().last().copied().unwrap_or(0));
+    check_shape(dims.len() >= 2 && classes > 0, "prediction", || {
+        format!("expected logits (N, .., classes), got {dims:?}")
+    })?;
+    let rows = &dims[..dims.len() - 1];
     let covariance = measured(posterior, classes)?;
     let rule = GaussHermite::new(POINTS);
     let means = logits.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
@@ -42,11 +46,11 @@ pub(super) fn classify(posterior: &Posterior, logits: &Tensor) -> Result<Predict
     };
     let [entropy, expected_entropy, mutual_information] = entropies;
     Ok(Prediction {
-        probs: tensor(probs, &[rows, classes])?,
-        deviation: tensor(deviation, &[rows, classes])?,
-        entropy: tensor(entropy, &[rows])?,
-        expected_entropy: tensor(expected_entropy, &[rows])?,
-        mutual_information: tensor(mutual_information, &[rows])?,
+        probs: tensor(probs, dims)?,
+        deviation: tensor(deviation, dims)?,
+        entropy: tensor(entropy, rows)?,
+        expected_entropy: tensor(expected_entropy, rows)?,
+        mutual_information: tensor(mutual_information, rows)?,
     })
 }
 

@@ -14,12 +14,14 @@ pub(crate) use reestimate::measure_roughly;
 pub use reestimate::{Reestimated, reestimate, reestimate_mean};
 pub use samples::{Folding, Samples};
 
+use crate::error::check_shape;
 use crate::pass::{Forward, Pass};
 use crate::train::log_softmax;
 use candle_core::{D, Result, Tensor};
 use samples::Way;
 
-/// Class probabilities for a batch of N examples, with their uncertainty in nats.
+/// Class probabilities for a batch of N examples, with their uncertainty in nats. For sequences, N
+/// stands for (N, T): probabilities (N, T, classes), entropies (N, T).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Prediction {
@@ -39,7 +41,7 @@ pub struct Prediction {
 }
 
 /// Class probabilities for `xs`, whose examples lie along the first dimension; the model returns
-/// logits (N, classes).
+/// logits (N, classes), or (N, T, classes) for sequences.
 pub fn predict<M: Forward + ?Sized>(
     model: &M,
     xs: &Tensor,
@@ -77,7 +79,9 @@ fn predict_batch<M: Forward + ?Sized>(
     let mut probs = Welford::default();
     let mut entropies = Welford::default();
     samples.run(model, xs, batch, |logits| {
-        let (_rows, _classes) = logits.dims2()?;
+        check_shape(logits.rank() >= 2, "prediction", || {
+            format!("expected logits (N, .., classes), got {:?}", logits.dims())
+        })?;
         let log_probs = log_softmax(&logits)?;
         let sample = log_probs.exp()?;
         entropies.add(&(&sample * log_probs)?.sum(D::Minus1)?.neg()?)?;

@@ -8,7 +8,8 @@ use std::f64::consts::TAU;
 /// The mean cross-entropy of class labels under the softmax of `logits`.
 ///
 /// # Shapes
-/// `logits` (N, classes); `labels` (N), integers; the result is a scalar.
+/// `logits` (N, classes) and `labels` (N), or (N, T, classes) and (N, T) for sequences, and so on;
+/// labels are integers. The result is a scalar, the mean over all labels.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     cross_entropy_smoothed(logits, labels, 0.0)
 }
@@ -18,10 +19,13 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
     let valid = (0.0..1.0).contains(&smoothing);
     check_setting(valid, "label smoothing", smoothing, "it must lie in [0, 1)")?;
-    let (examples, classes) = logits.dims2()?;
-    check_shape(labels.dims() == [examples], "cross-entropy", || {
-        format!("{examples} rows of logits, labels of shape {:?}", labels.dims())
+    let valid = logits.rank() >= 2 && logits.dims()[..logits.rank() - 1] == *labels.dims();
+    check_shape(valid, "cross-entropy", || {
+        let (logits, labels) = (logits.dims(), labels.dims());
+        format!("logits of shape {logits:?} (.., classes), labels of shape {labels:?}")
     })?;
+    let classes = logits.dim(D::Minus1)?;
+    let (logits, labels) = (&logits.flatten_to(D::Minus2)?, labels.flatten_all()?);
     check_shape(labels.dtype().is_int(), "cross-entropy", || {
         format!("labels must be integers, not {:?}", labels.dtype())
     })?;
