@@ -64,14 +64,67 @@ pub enum Error {
     },
 
     /// Inputs that are NaN or infinite.
-    #[error("the inputs are not all finite: find the examples with NaN or infinity in the data")]
-    NonFiniteInput,
+    #[error(
+        "example {example} of the inputs holds NaN or infinity: look for it in the data and in what prepares it. No setting of training helps against that"
+    )]
+    NonFiniteInput {
+        /// Its place in the batch.
+        example: usize,
+    },
+
+    /// The statistics of a batch in a layer are NaN or infinite.
+    #[error("layer {layer:?}: {reason}. Its running statistics have not changed")]
+    NonFiniteLayer {
+        /// The layer.
+        layer: String,
+        /// Where the values come from, and what helps.
+        reason: &'static str,
+    },
 
     /// The model's outputs are NaN or infinite.
     #[error(
-        "the outputs of the model are not finite, though its inputs are: look for the first layer whose weights or statistics are not"
+        "the outputs of the model are not finite, though its inputs are: {place}. Look at its weights and statistics, or restore an earlier checkpoint"
     )]
-    NonFiniteOutput,
+    NonFiniteOutput {
+        /// The first layer concerned, as a sentence.
+        place: String,
+    },
+
+    /// A value of a checkpoint or a measurement is NaN or infinite, or a variance is negative.
+    #[error("{what} {reason}")]
+    NonFiniteValue {
+        /// The value, by name.
+        what: String,
+        /// What is wrong with it, and what follows.
+        reason: String,
+    },
+
+    /// A posterior without layers, where one is needed.
+    #[error(
+        "the posterior has no layers: pass the one that the model's variational layers were built with. {instead}"
+    )]
+    EmptyPosterior {
+        /// What to use for a model without variational layers.
+        instead: &'static str,
+    },
+
+    /// A posterior that belongs to another model.
+    #[error(
+        "the posterior does not belong to this model: {reason}. Pass the one that the model's layers were built with"
+    )]
+    ForeignPosterior {
+        /// How that shows.
+        reason: String,
+    },
+
+    /// An error of Candle or of a kernel inside a layer.
+    #[error("layer {layer:?}: {reason}")]
+    Layer {
+        /// The layer.
+        layer: String,
+        /// The message of the error.
+        reason: String,
+    },
 
     /// The expected pass was asked for before anything was measured.
     #[error(
@@ -95,6 +148,16 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong in it.
         reason: String,
+    },
+
+    /// A checkpoint whose checksum is not that of its contents.
+    #[error(
+        "{} is damaged: its SHA-256 is not the one that was saved with it. Use a copy or an earlier checkpoint",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
     },
 
     /// A checkpoint was written by a version of the format that this version cannot read.
@@ -166,6 +229,15 @@ impl Error {
         requirement: &'static str,
     ) -> Self {
         Self::Setting { name, value: value.to_string(), requirement }
+    }
+
+    /// An error inside a layer, with the name of the layer in front unless it has it.
+    pub(crate) fn in_layer(layer: &str, error: candle_core::Error) -> candle_core::Error {
+        let reason = error.to_string();
+        if reason.contains(&format!("{layer:?}")) {
+            return error;
+        }
+        Self::Layer { layer: layer.into(), reason }.into()
     }
 
     pub(crate) fn shape(what: impl Display, reason: impl Into<String>) -> Self {

@@ -247,10 +247,13 @@
 
 mod dtype;
 mod error;
+mod finite;
 mod pass;
 mod sphere;
 mod storage;
 mod vars;
+mod warning;
+mod watch;
 
 pub mod checkpoint;
 pub mod layers;

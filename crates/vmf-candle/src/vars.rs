@@ -11,6 +11,14 @@ pub(crate) fn lock(vars: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
     vars.data().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a variable is a statistic by its name: one that normalizations measure, and that no
+/// gradient trains.
+pub(crate) fn is_statistic(name: &str) -> bool {
+    let own = name.rsplit('.').next().unwrap_or_default();
+    ["running_mean", "running_var", "noise_free_mean", "noise_free_var", "inherited_var"]
+        .contains(&own)
+}
+
 /// Checks that `tensors` has exactly the variables of the model, with their shapes and dtypes.
 pub(crate) fn check(vars: &VarMap, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     let vars = lock(vars);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint;
 use crate::limits;
 use crate::lock::Lock;
 use crate::settings::{Config, RUN_VERSION};
@@ -228,22 +229,28 @@ impl Run {
     /// What a person can do if the latest checkpoint cannot be used.
     pub fn ways_out(&self) -> String {
         let folder = self.folder.display();
-        let others: Vec<&str> = self
+        let (sound, damaged): (Vec<&str>, Vec<&str>) = self
             .other_checkpoints()
             .into_iter()
-            .map(|name| match name {
-                PREVIOUS => "previous.safetensors (the checkpoint before)",
-                _ => "best.safetensors (the best epoch)",
-            })
-            .collect();
-        if others.is_empty() {
-            return format!(
-                "There is no other checkpoint; `cifar train --config {folder}/{CONFIG} --out ANOTHER` begins again"
-            );
+            .partition(|name| checkpoint::is_sound(&self.file(name)));
+        let mut text = String::new();
+        for name in damaged {
+            text += &format!("{name} cannot be used either. ");
         }
-        format!(
+        if sound.is_empty() {
+            return text
+                + &format!(
+                    "There is no other checkpoint; `cifar train --config {folder}/{CONFIG} --out ANOTHER` begins again"
+                );
+        }
+        let described = sound.into_iter().map(|name| match name {
+            PREVIOUS => "previous.safetensors (the checkpoint before, which is sound)",
+            _ => "best.safetensors (the best epoch, which is sound)",
+        });
+        let described: Vec<&str> = described.collect();
+        text + &format!(
             "To go back to an earlier state, copy {} in {folder} to {LAST}",
-            others.join(" or ")
+            described.join(" or ")
         )
     }
 
@@ -495,8 +502,13 @@ mod tests {
         assert!(refused().contains("records of 1 epochs"), "{}", refused());
         assert!(refused().contains("--config"), "{}", refused());
         fs::write(temp.path().join(BEST), "best").unwrap();
-        assert!(refused().contains("copy best.safetensors"), "{}", refused());
+        assert!(refused().contains("best.safetensors cannot be used either"), "{}", refused());
         fs::write(temp.path().join(PREVIOUS), "previous").unwrap();
+        assert!(refused().contains("previous.safetensors cannot be used"), "{}", refused());
+        let (vars, posterior) = (candle_nn::VarMap::new(), vmf_candle::Posterior::new());
+        vmf_candle::Checkpoint::capture(&vars, &posterior, None, Default::default())
+            .and_then(|checkpoint| checkpoint.save(temp.path().join(PREVIOUS)))
+            .unwrap();
         assert!(refused().contains("copy previous.safetensors"), "{}", refused());
         #[cfg(unix)]
         {

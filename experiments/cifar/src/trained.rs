@@ -62,7 +62,15 @@ impl Trained {
                 run::LAST
             );
         };
-        let checkpoint = checkpoint::open(weights, &config.network())?;
+        let checkpoint = checkpoint::open(weights, &config.network()).with_context(|| {
+            let previous = folder.join(run::PREVIOUS);
+            let has_previous = weights.ends_with(run::LAST) && checkpoint::is_sound(&previous);
+            let way_out = match has_previous {
+                true => format!(". {} is sound", previous.display()),
+                false => String::new(),
+            };
+            format!("{} cannot be opened{way_out}", folder.display())
+        })?;
         let (vars, posterior) = (VarMap::new(), Posterior::new());
         let vb = seeded(&vars, config.settings.seed, DType::F32, device);
         let model = Network::new(&config.network(), &posterior, vb)?;

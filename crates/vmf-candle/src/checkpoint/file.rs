@@ -8,43 +8,36 @@
 //! are made of it. This module reads and writes one tensor at a time, which takes half the memory,
 //! and syncs what it writes before it renames. The tests compare it with that crate.
 
+use super::checksum::{self, Checksum, Hash};
+use super::header::{Header, dtype_name};
 use crate::error::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, de};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The longest header that is read: the limit of the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// The dtypes of a checkpoint, with their names in the format.
-const DTYPES: [(&str, DType); 7] = [
-    ("F64", DType::F64),
-    ("F32", DType::F32),
-    ("F16", DType::F16),
-    ("BF16", DType::BF16),
-    ("I64", DType::I64),
-    ("U32", DType::U32),
-    ("U8", DType::U8),
-];
-
 /// What a file holds.
 pub(super) struct Contents {
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) tensors: BTreeMap<String, Tensor>,
+    pub(super) checksum: Checksum,
 }
 
-/// Reads a whole file onto the CPU.
-pub(super) fn read(path: &Path) -> Result<Contents> {
+/// Reads a whole file onto the CPU, and compares its checksum if there is one and `verify` is set.
+pub(super) fn read(path: &Path, verify: bool) -> Result<Contents> {
     let malformed = |reason: String| Error::Malformed { path: path.to_path_buf(), reason };
     let io = |source| Error::Io { path: path.to_path_buf(), source };
+    // Opening a pipe would wait for someone to write to it.
+    if !fs::metadata(path).map_err(io)?.is_file() {
+        return Err(malformed("it is not a regular file".into()));
+    }
     let mut file = File::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let Some(after_prefix) = length.checked_sub(8) else {
@@ -58,160 +51,38 @@ pub(super) fn read(path: &Path) -> Result<Contents> {
             "its header claims {header_length} bytes, in a file of {length}"
         )));
     }
-    let mut header = vec![0; header_length as usize];
-    file.read_exact(&mut header).map_err(io)?;
-    let header: Header = serde_json::from_slice(&header)
-        .map_err(|error| malformed(format!("its header: {error}")))?;
-    let entries = header.locate(after_prefix - header_length).map_err(malformed)?;
+    let mut text = vec![0; header_length as usize];
+    file.read_exact(&mut text).map_err(io)?;
+    let mut header: Header =
+        serde_json::from_slice(&text).map_err(|error| malformed(format!("its header: {error}")))?;
+    let entries = header.locate(after_prefix - header_length).map_err(&malformed)?;
+    let digits = header.metadata.0.remove(checksum::KEY);
+    let mut hash = match &digits {
+        Some(digits) if verify => {
+            let place = checksum::place(&text, digits).map_err(&malformed)?;
+            Some(Hash::of_header(&prefix, &text, place))
+        }
+        _ => None,
+    };
+    drop(text);
 
     let mut tensors = BTreeMap::new();
     for entry in entries {
         let mut bytes = vec![0; entry.bytes];
         file.read_exact(&mut bytes).map_err(io)?;
+        if let Some(hash) = &mut hash {
+            hash.add(&bytes);
+        }
         let tensor = Tensor::from_raw_buffer(&bytes, entry.dtype, &entry.shape, &Device::Cpu)?;
         tensors.insert(entry.name, tensor);
     }
-    Ok(Contents { metadata: header.metadata.0, tensors })
-}
-
-/// The header as it is written.
-struct Header {
-    metadata: Metadata,
-    tensors: BTreeMap<String, RawEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawEntry {
-    dtype: String,
-    shape: Vec<usize>,
-    data_offsets: (u64, u64),
-}
-
-/// A tensor whose place in the file has been checked.
-struct Entry {
-    name: String,
-    dtype: DType,
-    shape: Vec<usize>,
-    bytes: usize,
-}
-
-impl Header {
-    /// The tensors in the order of the file, which they must fill without gap or overlap.
-    fn locate(&self, data_length: u64) -> std::result::Result<Vec<Entry>, String> {
-        let mut ordered: Vec<(&String, &RawEntry)> = self.tensors.iter().collect();
-        ordered.sort_by_key(|(_, entry)| entry.data_offsets);
-        let mut expected_start = 0;
-        let mut entries = Vec::with_capacity(ordered.len());
-        for (name, entry) in ordered {
-            let (start, end) = entry.data_offsets;
-            if start != expected_start || end < start || end > data_length {
-                return Err(format!(
-                    "the header puts {name:?} at {start}..{end}, which overlaps another tensor, leaves a gap or goes past the end"
-                ));
-            }
-            let Some((_, dtype)) = DTYPES.iter().find(|(known, _)| *known == entry.dtype) else {
-                return Err(format!("{name:?} has the unknown dtype {:?}", entry.dtype));
-            };
-            // Each dimension counts as at least one, so that dimensions whose product overflows are
-            // refused in an empty tensor too.
-            let capacity = entry
-                .shape
-                .iter()
-                .try_fold(dtype.size_in_bytes(), |bytes, &dim| bytes.checked_mul(dim.max(1)));
-            let bytes = if entry.shape.contains(&0) { Some(0) } else { capacity };
-            match bytes {
-                Some(bytes) if capacity.is_some() && bytes as u64 == end - start => {
-                    entries.push(Entry {
-                        name: name.clone(),
-                        dtype: *dtype,
-                        shape: entry.shape.clone(),
-                        bytes,
-                    });
-                }
-                _ => {
-                    return Err(format!(
-                        "the header says that {name:?} is {} {:?}, in {} bytes",
-                        entry.dtype,
-                        entry.shape,
-                        end - start
-                    ));
-                }
-            }
-            expected_start = end;
-        }
-        if expected_start != data_length {
-            return Err(format!(
-                "{} bytes at its end belong to no tensor",
-                data_length - expected_start
-            ));
-        }
-        Ok(entries)
-    }
-}
-
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct HeaderVisitor;
-        impl<'de> Visitor<'de> for HeaderVisitor {
-            type Value = Header;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                write!(f, "a map of tensors")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<Header, A::Error> {
-                let mut metadata: Option<Metadata> = None;
-                let mut tensors = BTreeMap::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    let repeated = if name == "__metadata__" {
-                        metadata.replace(map.next_value()?).is_some()
-                    } else {
-                        tensors.insert(name.clone(), map.next_value()?).is_some()
-                    };
-                    if repeated {
-                        return Err(de::Error::custom(format!("{name:?} occurs twice")));
-                    }
-                }
-                Ok(Header { metadata: metadata.unwrap_or_default(), tensors })
-            }
-        }
-        deserializer.deserialize_map(HeaderVisitor)
-    }
-}
-
-/// A map that refuses a name that occurs twice. Serde's own map would keep the last.
-#[derive(Default)]
-struct Metadata(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for Metadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct MetadataVisitor;
-        impl<'de> Visitor<'de> for MetadataVisitor {
-            type Value = Metadata;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                write!(f, "a map of strings")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<Metadata, A::Error> {
-                let mut entries = BTreeMap::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    if entries.insert(name.clone(), map.next_value()?).is_some() {
-                        return Err(de::Error::custom(format!("{name:?} occurs twice")));
-                    }
-                }
-                Ok(Metadata(entries))
-            }
-        }
-        deserializer.deserialize_map(MetadataVisitor)
-    }
+    let checksum = match (hash.map(Hash::finish), digits) {
+        (_, None) => Checksum::Absent,
+        (None, Some(_)) => Checksum::Skipped,
+        (Some(found), Some(digits)) if found == digits => Checksum::Right,
+        _ => return Err(Error::Damaged { path: path.to_path_buf() }),
+    };
+    Ok(Contents { metadata: header.metadata.0, tensors, checksum })
 }
 
 /// Writes tensors and one metadata entry: to a temporary file beside the target, synced, then
@@ -241,7 +112,8 @@ fn write_to(path: &Path, key: &str, document: String, tensors: &[(String, &Tenso
     let mut ordered: Vec<&(String, &Tensor)> = tensors.iter().collect();
     ordered.sort_by_key(|(name, tensor)| (Reverse(tensor.dtype().size_in_bytes()), name.clone()));
     let mut header = serde_json::Map::new();
-    header.insert("__metadata__".into(), json!({ key: document }));
+    let metadata = json!({ key: document, checksum::KEY: checksum::unknown() });
+    header.insert("__metadata__".into(), metadata);
     let mut offset = 0;
     for (name, tensor) in &ordered {
         let end = offset + tensor.elem_count() * tensor.dtype().size_in_bytes();
@@ -256,22 +128,23 @@ fn write_to(path: &Path, key: &str, document: String, tensors: &[(String, &Tenso
     let mut header = serde_json::Value::Object(header).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
 
-    let mut file = BufWriter::new(File::create_new(path).map_err(io)?);
+    let malformed = |reason| Error::Malformed { path: path.to_path_buf(), reason };
+    let digits = checksum::place(&header, checksum::unknown()).map_err(malformed)?;
     let length = (header.len() as u64).to_le_bytes();
+    let mut hash = Hash::of_header(&length, &header, digits.clone());
+
+    let mut file = BufWriter::new(File::create_new(path).map_err(io)?);
     file.write_all(&length).map_err(io)?;
     file.write_all(&header).map_err(io)?;
     for (_, tensor) in &ordered {
-        file.write_all(&little_endian(tensor)?).map_err(io)?;
+        let bytes = little_endian(tensor)?;
+        hash.add(&bytes);
+        file.write_all(&bytes).map_err(io)?;
     }
-    let file = file.into_inner().map_err(|error| io(error.into_error()))?;
+    let mut file = file.into_inner().map_err(|error| io(error.into_error()))?;
+    file.seek(SeekFrom::Start((length.len() + digits.start) as u64)).map_err(io)?;
+    file.write_all(hash.finish().as_bytes()).map_err(io)?;
     file.sync_all().map_err(io)
-}
-
-fn dtype_name(dtype: DType) -> Result<&'static str> {
-    match DTYPES.iter().find(|(_, known)| *known == dtype) {
-        Some((name, _)) => Ok(name),
-        None => Err(Error::DType { what: "a checkpoint", dtype }),
-    }
 }
 
 /// The elements of a tensor as the bytes of the format.

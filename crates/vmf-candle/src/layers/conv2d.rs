@@ -3,6 +3,7 @@
 use super::config::VmfConfig;
 use super::norm::NormStats;
 use super::unit::Unit;
+use crate::error::Error;
 use crate::ops::Images;
 use crate::pass::{Forward, Pass};
 use crate::posterior::{Posterior, Sigma};
@@ -29,9 +30,11 @@ pub fn vmf_conv2d(
     posterior: &Posterior,
     vb: VarBuilder,
 ) -> Result<VmfConv2d> {
-    config.check_conv2d(in_channels, out_channels, kernel)?;
-    let shape = [out_channels, in_channels / config.groups, kernel, kernel];
-    Ok(VmfConv2d { unit: Unit::new(&shape, config, posterior, &vb)? })
+    let unit = config.check_conv2d(in_channels, out_channels, kernel).and_then(|()| {
+        let shape = [out_channels, in_channels / config.groups, kernel, kernel];
+        Unit::new(&shape, config, posterior, &vb)
+    });
+    Ok(VmfConv2d { unit: unit.map_err(|error| Error::in_layer(&vb.prefix(), error))? })
 }
 
 impl VmfConv2d {

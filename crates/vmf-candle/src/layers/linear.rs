@@ -3,7 +3,7 @@
 use super::config::VmfConfig;
 use super::norm::NormStats;
 use super::unit::Unit;
-use crate::error::check_shape;
+use crate::error::{Error, check_shape};
 use crate::ops::Images;
 use crate::pass::{Forward, Pass};
 use crate::posterior::{Posterior, Sigma};
@@ -29,8 +29,11 @@ pub fn vmf_linear(
     posterior: &Posterior,
     vb: VarBuilder,
 ) -> Result<VmfLinear> {
-    config.check_linear()?;
-    Ok(VmfLinear { unit: Unit::new(&[out_dim, in_dim], config, posterior, &vb)? })
+    let unit = config
+        .check_linear()
+        .and_then(|()| Unit::new(&[out_dim, in_dim], config, posterior, &vb))
+        .map_err(|error| Error::in_layer(&vb.prefix(), error))?;
+    Ok(VmfLinear { unit })
 }
 
 impl VmfLinear {

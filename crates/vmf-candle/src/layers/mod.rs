@@ -5,6 +5,7 @@ mod chain;
 mod config;
 mod conv2d;
 mod conv_stack;
+mod guard;
 mod init;
 mod linear;
 mod noise;

@@ -5,6 +5,7 @@ use crate::error::{Error, check_shape};
 use crate::ops::{Statistics, bn_noise_config, bn_noise_eval};
 use crate::pass::{Forward, Pass};
 use crate::posterior::{LayerSpec, Posterior, Sigma, SigmaConfig};
+use crate::watch;
 use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 
@@ -93,6 +94,7 @@ impl NoiseLayer {
 
 impl Forward for NoiseLayer {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        self.sigma.mark_used();
         let Some(noise) = pass.noise(self.stream, xs.dims())? else {
             return Ok(xs.clone());
         };
@@ -109,6 +111,8 @@ impl Forward for NoiseLayer {
         let mean = Tensor::zeros(units, stable_dtype(xs.dtype()), xs.device())?;
         let statistics = Statistics { var: mean.ones_like()?, mean };
         let (sigma, config) = (self.sigma.sigma()?, bn_noise_config(&flat)?.eps(0.0));
-        bn_noise_eval(&flat, &sigma, &statistics, &config, Some(noise))?.reshape(xs.shape())
+        let ys = bn_noise_eval(&flat, &sigma, &statistics, &config, Some(noise))?;
+        watch::observe(&self.name, &ys)?;
+        ys.reshape(xs.shape())
     }
 }

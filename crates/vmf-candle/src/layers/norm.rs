@@ -14,6 +14,7 @@
 use super::config::Norm;
 use crate::dtype::stable_dtype;
 use crate::error::check_setting;
+use crate::finite::is_finite;
 use crate::ops::Statistics;
 use crate::pass::StatisticsSource;
 use candle_core::{Result, Tensor, Var};
@@ -64,6 +65,20 @@ impl Running {
         let count = count as f64;
         mix(&self.mean, &batch.mean, 1.0, weight)?;
         mix(&self.var, &batch.var, count / (count - 1.0), weight)
+    }
+
+    /// The statistics of a batch, with these in the channels where they are not finite.
+    fn where_not_finite(&self, batch: &Statistics) -> Result<Statistics> {
+        // 0 x is 0 for every number, and NaN for what is none.
+        let zero = ((&batch.mean * 0.0)? + (&batch.var * 0.0)?)?;
+        let is_finite = zero.eq(0.0)?;
+        let choose = |new: &Tensor, old: &Var| {
+            is_finite.where_cond(new, &old.as_detached_tensor().to_dtype(new.dtype())?)
+        };
+        Ok(Statistics {
+            mean: choose(&batch.mean, &self.mean)?,
+            var: choose(&batch.var, &self.var)?,
+        })
     }
 }
 
@@ -164,7 +179,30 @@ impl NormStats {
     }
 
     /// Moves the running statistics towards those of a batch with `count` values per channel.
+    /// Returns false, and changes nothing, if those are not finite: a single NaN would stay in the
+    /// running statistics for good.
+    ///
+    /// To look at a value on a GPU means to wait for it. There the channels that are not finite are
+    /// left out without looking, and the loss tells.
     pub(super) fn update(
+        &self,
+        source: StatisticsSource,
+        batch: &Statistics,
+        count: usize,
+    ) -> Result<bool> {
+        if batch.mean.device().is_cpu() {
+            if !(is_finite(&batch.mean)? && is_finite(&batch.var)?) {
+                return Ok(false);
+            }
+            self.move_towards(source, batch, count)?;
+        } else {
+            let batch = self.noisy.where_not_finite(batch)?;
+            self.move_towards(source, &batch, count)?;
+        }
+        Ok(true)
+    }
+
+    fn move_towards(
         &self,
         source: StatisticsSource,
         batch: &Statistics,

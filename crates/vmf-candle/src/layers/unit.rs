@@ -15,6 +15,8 @@ use crate::pass::Pass;
 use crate::posterior::{LayerSpec, Posterior, Sigma};
 use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use vmf_kernels::conv::{Conv2d, ConvShape};
 use vmf_kernels::unit as kernel;
 
@@ -27,6 +29,8 @@ pub(super) struct Unit {
     pub(super) sigma: Sigma,
     pub(super) stream: u32,
     pub(super) config: VmfConfig,
+    /// Whether the statistics of the mean pass lag behind training, in any layer of the model.
+    pub(super) lag: Arc<AtomicBool>,
 }
 
 impl Unit {
@@ -57,12 +61,11 @@ impl Unit {
             sigma: sigma.clone(),
             sphere_weight: weight.sphere(),
         })?;
-        Ok(Self { name, weight, norm, sigma, stream, config })
+        Ok(Self { name, weight, norm, sigma, stream, config, lag: posterior.lag() })
     }
 
-    /// The units' output for these images: with a skip connection added before the activation, and
-    /// maximum pooling behind it over square windows of this side.
-    pub(super) fn forward(
+    /// [`forward`](Self::forward) without its checks.
+    pub(super) fn compute(
         &self,
         xs: &Images,
         skip: Option<&Images>,
@@ -101,7 +104,9 @@ impl Unit {
             None => {
                 let (ys, batch) = op.forward_train(xs, &w, &sigma)?;
                 let elements = pass.elements_of_batch(unit.norm().shape.elements_per_channel());
-                self.norm.update(source, &batch, elements)?;
+                if !self.norm.update(source, &batch, elements)? {
+                    return Err(self.not_finite(xs, &w)?);
+                }
                 ys
             }
         };
@@ -184,6 +189,7 @@ impl Unit {
                 return Err(Error::shape(what, reason).into());
             }
         };
+        check_shape(batch > 0, &what, || "the batch is empty: it has no examples".into())?;
         check_shape(xs.tensor().dtype() == weight.dtype(), what, || {
             let (ours, theirs) = (weight.dtype(), xs.tensor().dtype());
             format!(

@@ -6,6 +6,7 @@
 mod sigma;
 mod stream;
 mod summary;
+mod vigil;
 
 pub use sigma::{Sigma, SigmaConfig};
 pub use stream::stream_of;
@@ -13,11 +14,13 @@ pub(crate) use summary::Learned;
 pub use summary::{Collapse, LayerSummary, Summary, Thresholds};
 pub use vmf_core::Parameterization;
 
-use crate::error::{Error, check_setting};
+use crate::error::{Error, check_setting, check_shape};
 use crate::sphere::unit_rows;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use sigma::{ln_sigma_of, softplus};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vigil::Vigil;
 
 /// What a layer tells the posterior about itself.
 #[derive(Clone, Debug)]
@@ -45,6 +48,8 @@ struct Layer {
 pub struct Posterior {
     layers: Arc<Mutex<Vec<Layer>>>,
     output_covariance: Arc<Mutex<Option<Tensor>>>,
+    lag: Arc<AtomicBool>,
+    vigil: Arc<Mutex<Vigil>>,
 }
 
 impl Posterior {
@@ -58,18 +63,20 @@ impl Posterior {
     /// Refuses a name that is taken, a name whose stream is taken, `dim < 2` (a direction needs two
     /// dimensions) and units that do not divide into the groups of sigma.
     pub fn register(&self, spec: LayerSpec) -> Result<u32> {
-        check_setting(
-            spec.dim >= 2,
-            "the input dimension D of a variational layer",
-            spec.dim,
-            "it must be at least 2: with one input a direction is only a sign",
-        )?;
-        check_setting(
-            spec.units > 0 && spec.units.is_multiple_of(spec.sigma.config().groups),
-            "the number of units of a variational layer",
-            spec.units,
-            "it must be a positive multiple of the number of sigma_eff groups",
-        )?;
+        let what = format!("layer {:?}", spec.name);
+        check_shape(spec.dim >= 2, &what, || {
+            let dim = spec.dim;
+            format!(
+                "it has D = {dim} inputs, which must be at least 2: with one a direction is only a sign"
+            )
+        })?;
+        let groups = spec.sigma.config().groups;
+        check_shape(spec.units > 0 && spec.units.is_multiple_of(groups), &what, || {
+            let units = spec.units;
+            format!(
+                "it has {units} units, which must be a positive multiple of its {groups} groups of sigma_eff"
+            )
+        })?;
         let stream = stream_of(&spec.name);
         let mut layers = self.lock();
         if let Some(other) = layers.iter().find(|layer| layer.stream == stream) {
@@ -110,9 +117,50 @@ impl Posterior {
         let covariance = covariance.detach().to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
         let values = covariance.flatten_all()?.to_vec1::<f64>()?;
         if !values.iter().all(|value| value.is_finite()) {
-            Err(Error::NonFiniteOutput)?
+            let what = "the covariance of the outputs".into();
+            let reason = "holds NaN or infinity: it was not set".into();
+            Err(Error::NonFiniteValue { what, reason })?
         }
         *self.output_covariance.lock().unwrap_or_else(PoisonError::into_inner) = Some(covariance);
+        Ok(())
+    }
+
+    /// Whether the statistics of the mean pass have followed noisy training since they were
+    /// measured. All layers of the model share it.
+    pub(crate) fn lag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.lag)
+    }
+
+    /// Refuses a posterior whose KL cannot train the model that has just been run.
+    pub(crate) fn check_trainable(&self) -> Result<()> {
+        let layers = self.lock();
+        if layers.is_empty() {
+            let instead =
+                "Without such layers there is no KL: minimize the negative log-likelihood itself";
+            Err(Error::EmptyPosterior { instead })?
+        }
+        let foreign = |reason: String| -> Result<()> { Err(Error::ForeignPosterior { reason })? };
+        let fixed = |layer: &Layer| {
+            !layer.spec.sigma.config().frozen && !layer.spec.sigma.variable().is_variable()
+        };
+        if let Some(layer) = layers.iter().find(|layer| fixed(layer)) {
+            let name = &layer.spec.name;
+            foreign(format!("sigma_eff of {name:?} is a constant, not a variable"))?;
+        }
+        if !layers.iter().any(|layer| layer.spec.sigma.is_used()) {
+            foreign("none of its layers has taken part in a forward pass".into())?;
+        }
+        Ok(())
+    }
+
+    /// Warns of layers that have collapsed since the last call, every so many calls.
+    pub(crate) fn watch_for_collapse(&self) -> Result<()> {
+        if self.vigil.lock().unwrap_or_else(PoisonError::into_inner).is_due() {
+            let sigmas = self.specs().into_iter().filter(|spec| !spec.sigma.config().frozen);
+            let sigmas = sigmas.map(|spec| Ok((spec.name, spec.sigma.values()?)));
+            let sigmas = sigmas.collect::<Result<Vec<_>>>()?;
+            self.vigil.lock().unwrap_or_else(PoisonError::into_inner).look(&sigmas);
+        }
         Ok(())
     }
 

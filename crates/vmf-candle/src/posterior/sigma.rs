@@ -5,6 +5,8 @@ use crate::dtype::stable_dtype;
 use crate::error::check_setting;
 use candle_core::{DType, Result, Tensor};
 use candle_nn::{Init, VarBuilder};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vmf_core::Parameterization;
 
 /// sigma_eff from rho, differentiable.
@@ -73,6 +75,8 @@ pub struct Sigma {
     name: String,
     rho: Tensor,
     config: SigmaConfig,
+    /// Whether a layer has computed with it.
+    used: Arc<AtomicBool>,
 }
 
 impl Sigma {
@@ -89,7 +93,7 @@ impl Sigma {
             prefix if prefix.is_empty() => "rho".to_string(),
             prefix => format!("{prefix}.rho"),
         };
-        Ok(Self { name, rho, config })
+        Ok(Self { name, rho, config, used: Arc::default() })
     }
 
     /// The name of its variable.
@@ -112,8 +116,19 @@ impl Sigma {
         &self.rho
     }
 
+    /// Remembers that a layer has computed with it.
+    pub(crate) fn mark_used(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a layer has computed with it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// sigma_eff, one value per group, differentiable.
     pub fn sigma(&self) -> Result<Tensor> {
+        self.mark_used();
         sigma_of(&self.rho(), self.config.parameterization)
     }
 

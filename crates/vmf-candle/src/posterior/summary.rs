@@ -2,6 +2,7 @@
 //! collapsed layers.
 
 use crate::error::{Error, Result, check_shape};
+use crate::warning::warn;
 use std::fmt;
 use vmf_core::Sphere;
 
@@ -17,11 +18,11 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    fn at_prior(&self, sigma: f64) -> bool {
+    pub(super) fn at_prior(&self, sigma: f64) -> bool {
         vmf_core::expected_cosine(sigma) < self.prior_cosine
     }
 
-    fn at_point(&self, sigma: f64) -> bool {
+    pub(super) fn at_point(&self, sigma: f64) -> bool {
         sigma < self.point_sigma && !self.at_prior(sigma)
     }
 }
@@ -165,7 +166,7 @@ impl Summary {
         if collapse.is_none() {
             return None;
         }
-        tracing::warn!("{collapse}");
+        warn(&collapse);
         Some(collapse)
     }
 }

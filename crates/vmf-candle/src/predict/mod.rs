@@ -15,8 +15,10 @@ pub use reestimate::{Reestimated, reestimate, reestimate_mean};
 pub use samples::{Folding, Samples};
 
 use crate::error::check_shape;
+use crate::finite::check_inputs;
 use crate::pass::{Forward, Pass};
-use crate::train::log_softmax;
+use crate::train::{are_probabilities, log_softmax};
+use crate::warning::warn;
 use candle_core::{D, Result, Tensor};
 use samples::Way;
 
@@ -73,8 +75,11 @@ fn predict_batch<M: Forward + ?Sized>(
     samples: &Samples,
     batch: u32,
 ) -> Result<Prediction> {
+    check_batch(xs)?;
     if let Way::Expected(posterior) = &samples.way {
-        return expected::classify(posterior, &samples::output(model, xs, &Pass::expected())?);
+        let logits = samples::output(model, xs, &Pass::expected())?;
+        warn_of_probabilities(&logits, batch)?;
+        return expected::classify(posterior, &logits);
     }
     let mut probs = Welford::default();
     let mut entropies = Welford::default();
@@ -82,6 +87,7 @@ fn predict_batch<M: Forward + ?Sized>(
         check_shape(logits.rank() >= 2, "prediction", || {
             format!("expected logits (N, .., classes), got {:?}", logits.dims())
         })?;
+        warn_of_probabilities(&logits, batch + probs.count as u32)?;
         let log_probs = log_softmax(&logits)?;
         let sample = log_probs.exp()?;
         entropies.add(&(&sample * log_probs)?.sum(D::Minus1)?.neg()?)?;
@@ -92,7 +98,9 @@ fn predict_batch<M: Forward + ?Sized>(
     // 0 ln 0 is 0: the logarithm is taken of the smallest positive number instead of 0.
     let entropy =
         (&probs * probs.maximum(f64::from(f32::MIN_POSITIVE))?.log()?)?.sum(D::Minus1)?.neg()?;
-    let expected_entropy = entropies.mean()?;
+    // Of a single pass both entropies are the same number. Computed in two ways, they would differ
+    // by rounding.
+    let expected_entropy = if samples.is_single() { entropy.clone() } else { entropies.mean()? };
     Ok(Prediction {
         mutual_information: (&entropy - &expected_entropy)?.maximum(0.0)?,
         probs,
@@ -100,6 +108,25 @@ fn predict_batch<M: Forward + ?Sized>(
         entropy,
         expected_entropy,
     })
+}
+
+/// Refuses a batch from which nothing can be predicted.
+fn check_batch(xs: &Tensor) -> Result<()> {
+    check_shape(xs.dims().first().is_some_and(|&rows| rows > 0), "prediction", || {
+        format!("the batch {:?} is empty: it has no examples", xs.dims())
+    })?;
+    Ok(check_inputs(xs)?)
+}
+
+/// Warns, in the first pass of the first batch, of a model whose outputs are probabilities.
+fn warn_of_probabilities(outputs: &Tensor, pass: u32) -> Result<()> {
+    if pass == 0 && are_probabilities(outputs)? {
+        warn(
+            "the outputs of the model are probabilities, but `predict` expects logits and takes the \
+             softmax of them once more: remove the softmax from the model",
+        );
+    }
+    Ok(())
 }
 
 /// Real-valued predictions for a batch.
@@ -120,6 +147,7 @@ pub fn predict_values<M: Forward + ?Sized>(
     xs: &Tensor,
     samples: Samples,
 ) -> Result<Values> {
+    check_batch(xs)?;
     if let Way::Expected(posterior) = &samples.way {
         let mean = samples::output(model, xs, &Pass::expected())?;
         return Ok(Values { deviation: expected::deviation(posterior, &mean)?, mean });
@@ -213,7 +241,10 @@ mod tests {
         let prediction = predict(&scripted(&[0.5]), &xs, Samples::mean())?;
         assert_eq!(prediction.deviation.sum_all()?.to_scalar::<f64>()?, 0.0);
         let information = prediction.mutual_information.to_vec1::<f64>()?;
-        assert!(information.iter().all(|value| *value < 1e-15));
+        assert_eq!(information, [0.0; 2]);
+        let once = predict(&scripted(&[0.3]), &xs, Samples::monte_carlo(1, 0))?;
+        assert_eq!(once.mutual_information.to_vec1::<f64>()?, [0.0; 2]);
+        assert_eq!(once.entropy.to_vec1::<f64>()?, once.expected_entropy.to_vec1::<f64>()?);
         assert!(predict(&scripted(&[0.5]), &xs, Samples::monte_carlo(0, 0)).is_err());
         Ok(())
     }

@@ -2,8 +2,10 @@
 
 use super::samples::output;
 use crate::error::{Error, check_setting};
+use crate::finite::check_inputs;
 use crate::pass::{Forward, Pass};
 use crate::posterior::Posterior;
+use crate::warning::warn;
 use candle_core::{DType, Result, Tensor};
 
 /// Examples on which variances are measured: each channel's is an average over all of them, and
@@ -72,12 +74,12 @@ pub fn reestimate<M: Forward + ?Sized>(
     }
     let discrepancy = measurement.finish(model, posterior)?;
     if discrepancy > SUSPICIOUS {
-        tracing::warn!(
+        warn(format_args!(
             "the expected pass is off by {discrepancy:.1} standard deviations of the output: an \
              activation or maximum pooling in the model's own code is not part of a variational \
              layer. Use `.relu()`, `forward_residual`, `relu_layer` and `ConvStack::max_pool`, or \
              predict with Monte Carlo samples"
-        );
+        ));
     }
     Ok(Reestimated { batches, discrepancy })
 }
@@ -99,7 +101,7 @@ fn each(
     let mut seen = 0;
     for (batch, xs) in batches.into_iter().enumerate() {
         let xs = xs?;
-        check_finite(&xs)?;
+        check_inputs(&xs)?;
         measure(batch as u32, &xs)?;
         seen = batch + 1;
     }
@@ -116,19 +118,12 @@ pub(crate) fn measure_roughly<M: Forward + ?Sized>(
     posterior: &Posterior,
     xs: &Tensor,
 ) -> Result<()> {
-    check_finite(xs)?;
+    check_inputs(xs)?;
     model.forward(xs, &Pass::estimate_noisy(NOISY_SEED, 0))?;
     let mut measurement = Measurement::of(ROWS / SAMPLES as usize);
     measurement.add(model, xs)?;
     measurement.finish(model, posterior)?;
     Ok(())
-}
-
-/// Refuses inputs that are not finite before they reach any statistics.
-fn check_finite(xs: &Tensor) -> Result<()> {
-    // 0 x is 0 for every number, and NaN for what is none.
-    let zero = (xs.to_dtype(DType::F32)? * 0.0)?.sum_all()?.to_scalar::<f32>()?;
-    if zero == 0.0 { Ok(()) } else { Err(Error::NonFiniteInput)? }
 }
 
 /// The covariance of the outputs over draws of the weights, averaged over examples.

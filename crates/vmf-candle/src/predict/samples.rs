@@ -1,9 +1,11 @@
 //! Which passes make a prediction.
 
 use crate::dtype::stable_dtype;
-use crate::error::{check_setting, check_shape};
+use crate::error::{Error, check_setting, check_shape};
+use crate::finite::is_finite;
 use crate::pass::{Forward, Pass};
 use crate::posterior::Posterior;
+use crate::watch::first_non_finite;
 use candle_core::{Result, Tensor};
 
 /// Which passes make a prediction.
@@ -70,6 +72,11 @@ impl Samples {
         Self { folding, ..self }
     }
 
+    /// Whether it is a single pass, so that nothing varies.
+    pub(super) fn is_single(&self) -> bool {
+        matches!(self.way, Way::Mean | Way::MonteCarlo { count: 1, .. })
+    }
+
     /// Runs the model and passes the output of each sample to `visit`.
     pub(super) fn run<M: Forward + ?Sized>(
         &self,
@@ -103,9 +110,13 @@ impl Samples {
     }
 }
 
-/// The output of a pass, without the graph behind it.
+/// The output of a pass, without the graph behind it. It must be finite.
 pub(super) fn output<M: Forward + ?Sized>(model: &M, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
     let output = model.forward(xs, pass)?.detach();
+    if !is_finite(&output)? {
+        let place = first_non_finite(|| model.forward(xs, pass));
+        Err(Error::NonFiniteOutput { place })?
+    }
     let rows = xs.dim(0)?;
     check_shape(output.dims().first() == Some(&rows), "prediction", || {
         let dims = output.dims();

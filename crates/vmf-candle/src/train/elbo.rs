@@ -57,8 +57,9 @@ impl Elbo {
 
     /// The loss of a batch with this mean negative log-likelihood.
     ///
-    /// `posterior` is the one that the layers were built with. An empty one has a KL of 0: maximum
-    /// likelihood.
+    /// `posterior` is the one that the layers were built with. One without layers, or one whose
+    /// layers have taken no part in a forward pass, is an error: its KL would train nothing.
+    /// Layers that collapse are named in a warning.
     pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
         let Self { train_len, beta, share } = *self;
         check_setting(train_len > 0, "the size of the training set", 0, "it must be positive")?;
@@ -67,6 +68,8 @@ impl Elbo {
         check_shape(mean_nll.rank() == 0, "the negative log-likelihood", || {
             format!("expected a scalar, the mean over the batch, not {:?}", mean_nll.dims())
         })?;
+        posterior.check_trainable()?;
+        posterior.watch_for_collapse()?;
         let kl = posterior.kl()?;
         // The KL is the same on all ranks, and counts once.
         let once = share.map_or(1.0, |share| share.ranks().size() as f64);

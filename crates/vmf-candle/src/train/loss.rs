@@ -2,8 +2,11 @@
 
 use crate::dtype::stable_dtype;
 use crate::error::{Error, check_setting, check_shape};
+use crate::warning::warn;
 use candle_core::{D, DType, Result, Tensor};
 use std::f64::consts::TAU;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The mean cross-entropy of class labels under the softmax of `logits`.
 ///
@@ -29,6 +32,10 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
     check_shape(labels.dtype().is_int(), "cross-entropy", || {
         format!("labels must be integers, not {:?}", labels.dtype())
     })?;
+    check_shape(labels.elem_count() > 0, "cross-entropy", || {
+        "the batch is empty: it has no examples".into()
+    })?;
+    warn_of_probabilities(logits)?;
     let log_probs = log_softmax(logits)?;
     let labels = labels.to_dtype(DType::U32)?.unsqueeze(1)?;
     let of_label = match log_probs.gather(&labels, 1) {
@@ -40,6 +47,35 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
     }
     let of_all = log_probs.mean_all()?.neg()?;
     (of_label * (1.0 - smoothing))? + (of_all * smoothing)?
+}
+
+/// Whether the rows of a matrix are probabilities of two or more classes: numbers from 0 to 1 that
+/// add up to 1. Logits are that by a rare accident only.
+pub(crate) fn are_probabilities(outputs: &Tensor) -> Result<bool> {
+    let outputs = outputs.flatten_to(D::Minus2)?;
+    let (examples, classes) = outputs.dims2()?;
+    if examples == 0 || classes < 2 {
+        return Ok(false);
+    }
+    // A few rows tell, and a segmentation has millions.
+    let outputs = outputs.detach().narrow(0, 0, examples.min(16))?.to_dtype(DType::F32)?;
+    let outputs = outputs.to_vec2::<f32>()?;
+    Ok(outputs.iter().all(|row| {
+        row.iter().all(|p| (0.0..=1.0).contains(p)) && (row.iter().sum::<f32>() - 1.0).abs() < 1e-3
+    }))
+}
+
+/// Warns once in a program of a model that is trained on the softmax of a softmax. To look at
+/// values on a GPU would mean to wait for them.
+fn warn_of_probabilities(logits: &Tensor) -> Result<()> {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if logits.device().is_cpu() && are_probabilities(logits)? && !WARNED.swap(true, Relaxed) {
+        warn(
+            "the outputs of the model are probabilities, but `cross_entropy` expects logits and \
+             takes the softmax of them once more: remove the softmax from the model",
+        );
+    }
+    Ok(())
 }
 
 /// An error that names the first label that is not a class, if there is one.

@@ -13,6 +13,6 @@ pub use auto_beta::{AutoBeta, Signal};
 pub use backward::backward;
 pub(crate) use backward::deliver;
 pub use elbo::{Elbo, Loss};
-pub(crate) use loss::log_softmax;
+pub(crate) use loss::{are_probabilities, log_softmax};
 pub use loss::{cross_entropy, cross_entropy_smoothed, gaussian_nll, gaussian_nll_learned};
 pub use schedule::Schedule;

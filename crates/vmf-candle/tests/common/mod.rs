@@ -3,6 +3,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
+use std::sync::{Arc, Mutex};
 use vmf_candle::ops::max_pool2d;
 use vmf_candle::prelude::*;
 
@@ -124,4 +125,31 @@ pub fn images(count: usize, first: usize) -> Result<(Tensor, Tensor)> {
         Tensor::from_vec(pixels, (count, 3, 8, 8), &Device::Cpu)?,
         Tensor::from_vec(labels, count, &Device::Cpu)?,
     ))
+}
+
+/// What is logged while `run` runs.
+pub fn heard(run: impl FnOnce() -> Result<()>) -> String {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .without_time()
+        .finish();
+    tracing::subscriber::with_default(subscriber, run).unwrap();
+    let bytes = log.0.lock().unwrap();
+    String::from_utf8(bytes.clone()).unwrap()
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

@@ -10,7 +10,8 @@ impl Comparison {
     /// predicts with noise off as a plain network does. `None` if one of the two is missing.
     pub fn in_short(&self) -> Option<String> {
         let variational = |group: &&Group| group.settings.method == Method::Vmf;
-        let (group, baseline) = (self.groups.iter().find(variational)?, &self.groups[self.baseline]);
+        let (group, baseline) =
+            (self.groups.iter().find(variational)?, &self.groups[self.baseline]);
         if baseline.settings.method == Method::Vmf {
             return None;
         }

@@ -16,11 +16,13 @@ pub use moments::Moments;
 use super::{backward, flat};
 use crate::dtype::stable_dtype;
 use crate::error::{Error, check_setting};
+use crate::finite::sum_of_squares;
 use crate::posterior::Posterior;
 use crate::ranks::Ranks;
-use crate::vars::lock;
+use crate::vars::{is_statistic, lock};
+use crate::warning::warn;
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, DType, Result, Storage, Tensor, Var};
+use candle_core::{Result, Tensor, Var};
 use candle_nn::{Optimizer, VarMap};
 use moments::State;
 use vmf_kernels::adam as kernel;
@@ -147,6 +149,8 @@ pub struct Adam {
     config: AdamConfig,
     parameters: Vec<Parameter>,
     ranks: Ranks,
+    /// Whether a step has been taken, in which parameters without a gradient were named.
+    has_stepped: bool,
 }
 
 impl Adam {
@@ -154,9 +158,25 @@ impl Adam {
     /// with a learning rate of their own, and which are weights to keep on the sphere. Frozen noise
     /// parameters are left out; variables that receive no gradient, such as running statistics, do
     /// not change.
+    ///
+    /// The posterior must have layers, and all of them must be built from `vars`. The first step
+    /// warns of every variable that receives no gradient and is no statistic.
     pub fn for_model(vars: &VarMap, posterior: &Posterior, config: AdamConfig) -> Result<Self> {
         config.check()?;
         let specs = posterior.specs();
+        if specs.is_empty() {
+            let instead = "Without such layers use `Adam::new(vars.all_vars(), config)`";
+            Err(Error::EmptyPosterior { instead })?
+        }
+        for spec in &specs {
+            let id = spec.sigma.variable().id();
+            if !lock(vars).values().any(|var| var.id() == id) {
+                let (name, rho) = (&spec.name, spec.sigma.name());
+                let reason =
+                    format!("{rho:?} of its layer {name:?} is not a variable of this `VarMap`");
+                Err(Error::ForeignPosterior { reason })?
+            }
+        }
         let group = |var: &Var| {
             let is = |tensor: &Tensor| tensor.id() == var.id();
             if let Some(spec) = specs.iter().find(|spec| is(spec.sigma.variable())) {
@@ -172,7 +192,7 @@ impl Adam {
             .collect();
         // The map has no fixed order, and the rounding of a sum depends on the order of its terms.
         parameters.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { config, parameters, ranks: Ranks::alone() })
+        Ok(Self { config, parameters, ranks: Ranks::alone(), has_stepped: false })
     }
 
     /// Its settings.
@@ -227,10 +247,26 @@ impl Adam {
         for parameter in &mut self.parameters {
             parameter.state = None;
         }
+        self.has_stepped = !placed.is_empty();
         for (position, state) in placed {
             self.parameters[position].state = Some(state);
         }
         Ok(())
+    }
+
+    /// A parameter that the loss does not depend on is never trained: a layer that was built and
+    /// not used, a tensor that was detached, a part of the network behind another optimizer.
+    fn name_parameters_without_gradient(&self, grads: &GradStore) {
+        let is_left_out = |p: &&Parameter| grads.get(&p.var).is_none() && !is_statistic(&p.name);
+        let names: Vec<&str> =
+            self.parameters.iter().filter(is_left_out).map(|p| p.name.as_str()).collect();
+        if !names.is_empty() {
+            warn(format_args!(
+                "these variables received no gradient in the first step and are not trained: {}. \
+                 Is the layer they belong to used, and nothing between it and the loss detached?",
+                names.join(", ")
+            ));
+        }
     }
 
     /// The factor by which clipping scales the gradients. Fails on the first gradient that is not
@@ -266,12 +302,15 @@ impl Optimizer for Adam {
             .enumerate()
             .map(|(place, var)| Parameter::new(format!("variable {place}"), var, Group::Base))
             .collect();
-        Ok(Self { config, parameters, ranks: Ranks::alone() })
+        Ok(Self { config, parameters, ranks: Ranks::alone(), has_stepped: false })
     }
 
     /// Takes a step. If a gradient is NaN or infinite, the error names it and nothing changes.
     fn step(&mut self, grads: &GradStore) -> Result<()> {
         let scale = self.check_gradients(grads)?;
+        if !std::mem::replace(&mut self.has_stepped, true) {
+            self.name_parameters_without_gradient(grads);
+        }
         for parameter in &mut self.parameters {
             if let Some(gradient) = grads.get(&parameter.var) {
                 parameter.step(gradient, scale, &self.config)?;
@@ -308,36 +347,6 @@ impl Optimizer for Adam {
         }
         self.step(&backward(loss)?)
     }
-}
-
-/// The sum of squares of all elements, or nothing if one of them is not finite.
-fn sum_of_squares(tensor: &Tensor) -> Result<Option<f64>> {
-    let tensor = tensor.detach().contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    let range = layout.contiguous_offsets();
-    let sum = match (&*storage, range) {
-        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => {
-            vmf_kernels::adam::sum_of_squares(&values[start..end])
-        }
-        (Storage::Cpu(CpuStorage::F64(values)), Some((start, end))) => {
-            if values[start..end].iter().any(|value| !value.is_finite()) {
-                return Ok(None);
-            }
-            // A sum of finite squares may overflow, which is no reason to stop.
-            let sum: f64 = values[start..end].iter().map(|value| value * value).sum();
-            sum.min(f64::MAX)
-        }
-        _ => {
-            drop(storage);
-            let wide = match tensor.device().is_metal() {
-                true => DType::F32,
-                false => DType::F64,
-            };
-            let sum = tensor.to_dtype(wide)?.sqr()?.sum_all()?;
-            sum.to_dtype(DType::F64)?.to_scalar::<f64>()?
-        }
-    };
-    Ok(sum.is_finite().then_some(sum))
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ fn check_with<E: Element>(
         dy: &dy,
     };
 
-    let statistics = statistics(isa, shape, &stored_u);
+    let statistics = statistics(isa, &config, &stored_u).unwrap();
     let expected = problem.solve(None);
     let mean = &expected.statistics.mean;
     assert_close(&what, &statistics.mean, mean, tolerance.min(1e-6));
@@ -179,7 +179,7 @@ fn check_with<E: Element>(
         let inputs = Inputs { u: &stored_u[..], y: &y, dy: &stored_dy };
         let dsigma = match given {
             Some(_) => normalization.backward_eval(inputs, &mut du),
-            None => normalization.backward_train(inputs, &mut du),
+            None => normalization.backward_train(inputs, &mut du).unwrap(),
         };
         let du = load(shape, &du);
         assert_close(&format!("du {what}"), &du, &expected.du, tolerance);
@@ -310,7 +310,7 @@ fn a_channel_far_from_zero_is_normalized_right() {
             let config = Config::new(shape).eps(1e-12);
             let problem = Problem { config, noise: None, given: None, u: &rounded, dy: &logical };
             let expected = problem.solve(None);
-            let statistics = statistics(isa, shape, &u);
+            let statistics = statistics(isa, &config, &u).unwrap();
             for c in 0..3 {
                 let mean = (statistics.mean[c] - expected.statistics.mean[c]).abs();
                 let var = statistics.var[c] / expected.statistics.var[c] - 1.0;

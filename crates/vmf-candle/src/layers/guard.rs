@@ -1,0 +1,62 @@
+//! What a unit checks beside what it computes, so that nothing goes wrong in silence.
+
+use super::unit::Unit;
+use crate::error::Error;
+use crate::finite::is_finite;
+use crate::ops::Images;
+use crate::pass::{Pass, StatisticsSource};
+use crate::warning::warn;
+use crate::watch;
+use candle_core::{Result, Tensor};
+use std::sync::atomic::Ordering;
+
+impl Unit {
+    /// The units' output for these images: with a skip connection added before the activation, and
+    /// maximum pooling behind it over square windows of this side. Errors name the layer.
+    pub(super) fn forward(
+        &self,
+        xs: &Images,
+        skip: Option<&Images>,
+        pool: Option<usize>,
+        pass: &Pass,
+    ) -> Result<Images> {
+        self.follow_statistics(pass);
+        let ys = self.compute(xs, skip, pool, pass);
+        let ys = ys.map_err(|error| Error::in_layer(&self.name, error))?;
+        watch::observe(&self.name, ys.tensor())?;
+        Ok(ys)
+    }
+
+    /// Warns, once for the whole model, if a mean pass uses statistics that training has collected
+    /// under noise.
+    fn follow_statistics(&self, pass: &Pass) {
+        match pass.statistics() {
+            StatisticsSource::Batch if pass.is_noisy() => self.lag.store(true, Ordering::Relaxed),
+            StatisticsSource::Recorded { noisy: false, .. } => {
+                self.lag.store(false, Ordering::Relaxed);
+            }
+            StatisticsSource::RunningNoiseFree if self.lag.swap(false, Ordering::Relaxed) => {
+                warn(
+                    "a mean pass uses the statistics that training has collected under noise, which \
+                     do not fit a pass without it: call `reestimate` with training inputs after \
+                     training, before predicting",
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Why the statistics of a batch are not finite. Only a pass that has failed looks for it.
+    pub(super) fn not_finite(&self, xs: &Images, weight: &Tensor) -> Result<candle_core::Error> {
+        let reason = if !is_finite(xs.tensor())? {
+            "its input holds NaN or infinity: look for it in the data and in what prepares it, a \
+             lower learning rate does not help"
+        } else if !is_finite(weight)? {
+            "its weight holds NaN or infinity: restore an earlier checkpoint"
+        } else {
+            "its activations are too large to have a mean and a variance: lower the learning rate, \
+             clip gradients, or bring the inputs to unit variance"
+        };
+        Ok(Error::NonFiniteLayer { layer: self.name.clone(), reason }.into())
+    }
+}
