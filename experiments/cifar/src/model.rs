@@ -11,7 +11,7 @@ use candle_nn::{Linear, Module, VarBuilder};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use vmf_candle::{ConvStack, Forward, Pass, Posterior, VmfConfig, vmf_conv2d};
+use vmf_candle::{ConvStack, Forward, Moments, Pass, Posterior, VmfConfig, vmf_conv2d};
 
 use crate::limits;
 
@@ -241,6 +241,11 @@ impl Forward for Vgg {
     fn forward(&self, images: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
         let features = self.features.forward(images, pass)?;
         self.classifier.forward(&features.flatten_from(1)?)
+    }
+
+    fn propagate(&self, images: &Moments) -> candle_core::Result<Moments> {
+        let features = self.features.propagate(images)?;
+        features.rearrange(|features| features.flatten_from(1))?.linear(&self.classifier)
     }
 }
 

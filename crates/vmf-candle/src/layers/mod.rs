@@ -9,6 +9,7 @@ mod init;
 mod linear;
 mod noise;
 mod norm;
+mod propagate;
 mod relu;
 mod unit;
 mod weight;

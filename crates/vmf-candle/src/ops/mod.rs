@@ -7,6 +7,7 @@ mod conv2d;
 mod expected;
 mod layout;
 mod pool;
+mod propagate;
 mod reference;
 mod unit;
 
@@ -18,5 +19,7 @@ pub use reference::{bn_noise_eval_reference, bn_noise_reference, noise_tensor};
 pub use vmf_kernels::bn_noise::Config as BnNoiseConfig;
 pub use vmf_kernels::noise::{Noise, NoiseKey};
 
+pub(crate) use expected::{largest_of_windows, relu_moments};
 pub(crate) use layout::Images;
+pub(crate) use propagate::UncertainImages;
 pub(crate) use unit::Unit;

@@ -14,10 +14,9 @@ pub(crate) use reestimate::measure_roughly;
 pub use reestimate::{Reestimated, reestimate, reestimate_mean};
 pub use samples::{Folding, Samples};
 
-use crate::pass::{Forward, Pass};
+use crate::pass::Forward;
 use crate::train::log_softmax;
 use candle_core::{D, Result, Tensor};
-use samples::Way;
 
 /// Class probabilities for a batch of N examples, with their uncertainty in nats.
 #[derive(Clone, Debug)]
@@ -71,8 +70,8 @@ fn predict_batch<M: Forward + ?Sized>(
     samples: &Samples,
     batch: u32,
 ) -> Result<Prediction> {
-    if let Way::Expected(posterior) = &samples.way {
-        return expected::classify(posterior, &samples::output(model, xs, &Pass::expected())?);
+    if let Some((posterior, logits)) = samples.expected_output(model, xs)? {
+        return expected::classify(posterior, &logits);
     }
     let mut probs = Welford::default();
     let mut entropies = Welford::default();
@@ -116,8 +115,7 @@ pub fn predict_values<M: Forward + ?Sized>(
     xs: &Tensor,
     samples: Samples,
 ) -> Result<Values> {
-    if let Way::Expected(posterior) = &samples.way {
-        let mean = samples::output(model, xs, &Pass::expected())?;
+    if let Some((posterior, mean)) = samples.expected_output(model, xs)? {
         return Ok(Values { deviation: expected::deviation(posterior, &mean)?, mean });
     }
     let mut values = Welford::default();
@@ -165,6 +163,7 @@ impl Welford {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pass::Pass;
     use candle_core::{DType, Device};
     use std::cell::Cell;
 
