@@ -9,10 +9,12 @@
 mod expected;
 mod reestimate;
 mod samples;
+mod temperature;
 
 pub(crate) use reestimate::measure_roughly;
 pub use reestimate::{Reestimated, reestimate, reestimate_mean};
 pub use samples::{Folding, Samples};
+pub use temperature::match_temperature;
 
 use crate::pass::Forward;
 use crate::train::log_softmax;
