@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 def load(path):
     with safe_open(path, "pt") as file:
-        plan = json.loads(file.metadata()["vmf"])["progress"]["config"]["plan"]
+        config = json.loads(file.metadata()["vmf"])["progress"]["config"]
+    plan = config["plan"]
     state, layers = load_file(path), []
     channels = state["features.0.weight"].shape[1]
     for width in plan:
@@ -31,6 +32,7 @@ def load(path):
     for name in [name for name in state if "noise_free" in name]:  # the statistics of the noise-free pass
         state[name.replace("noise_free", "running")] = state[name]
     model.load_state_dict({name: state.get(name, value) for name, value in model.state_dict().items()})
+    model.temperature = config.get("temperature", 1.0)  # what to divide the logits by before a softmax
     return model.eval()
 
 

@@ -132,6 +132,15 @@ pub enum Error {
     )]
     Unmeasured,
 
+    /// A model or layer does not say what it makes of variances.
+    #[error(
+        "{what} does not propagate variances: implement `Forward::propagate` for it (in a `Chain`, give it as `add_map`), or predict with `Samples::expected`, whose variances are measured"
+    )]
+    NotPropagated {
+        /// Its type.
+        what: &'static str,
+    },
+
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {

@@ -163,6 +163,7 @@
 //! | prediction | passes | what it is |
 //! |---|---|---|
 //! | `Samples::expected(&posterior)` | 1 | deterministic; each unit hands on the expectation of its activation over the noise |
+//! | `Samples::full(&posterior)` | 2 | the same with the variance of every element carried along beside its mean, for models that implement [`Forward::propagate`] |
 //! | `Samples::monte_carlo(k, seed)` | k | the mean over k noisy passes, which the expected pass approximates |
 //! | `Samples::mean()` | 1 | the network at the mean of its weights: overconfident, as a plain network is |
 //!
@@ -248,6 +249,7 @@
 mod dtype;
 mod error;
 mod finite;
+mod moments;
 mod pass;
 mod sphere;
 mod storage;
@@ -265,6 +267,7 @@ pub mod ranks;
 pub mod train;
 
 pub use error::{Error, Result};
+pub use moments::Moments;
 pub use pass::{Forward, Pass, StatisticsSource};
 pub use prelude::*;
 
@@ -278,6 +281,7 @@ pub mod prelude {
         VmfConv2d, VmfLinear, noise_layer, relu_layer, seeded, vmf_conv2d, vmf_linear,
     };
     pub use crate::metrics::Calibration;
+    pub use crate::moments::Moments;
     pub use crate::pass::{Forward, Pass};
     pub use crate::posterior::Posterior;
     pub use crate::predict::{Samples, predict, predict_values, reestimate};

@@ -5,7 +5,8 @@
 //! function of (seed, layer, step, sample, element) and not a state, so two equal passes give equal
 //! results.
 
-use crate::error::{check_setting, check_shape};
+use crate::error::{Error, check_setting, check_shape};
+use crate::moments::Moments;
 use crate::ranks::Share;
 use candle_core::{Result, Tensor};
 use vmf_kernels::across::Across;
@@ -289,6 +290,41 @@ impl Pass {
 pub trait Forward {
     /// Computes the output for a batch with examples along the first dimension.
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor>;
+
+    /// Computes mean and variance of the output over draws of the weights, from those of the input:
+    /// the expected pass in its `full` grade, [`Samples::full`](crate::predict::Samples::full).
+    ///
+    /// All layers of this crate have it. A model of one's own hands the moments from layer to
+    /// layer, as its `forward` hands on tensors; [`Moments`] has methods for what is in between. An
+    /// implementation of `Forward` without it is refused:
+    ///
+    /// ```
+    /// # use candle_core::{Device, Module, Result, Tensor};
+    /// # use vmf_candle::prelude::*;
+    /// struct Block {
+    ///     first: VmfConv2d,
+    ///     second: VmfConv2d,
+    ///     head: candle_nn::Linear,
+    /// }
+    ///
+    /// impl Forward for Block {
+    ///     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
+    ///         let ys = self.first.forward(xs, pass)?;
+    ///         let ys = self.second.forward_residual(&ys, xs, pass)?;
+    ///         self.head.forward(&ys.mean((2, 3))?)
+    ///     }
+    ///
+    ///     fn propagate(&self, xs: &Moments) -> Result<Moments> {
+    ///         let ys = self.first.propagate(xs)?;
+    ///         let ys = self.second.propagate_residual(&ys, xs)?;
+    ///         ys.mean_over((2, 3))?.linear(&self.head)
+    ///     }
+    /// }
+    /// ```
+    fn propagate(&self, xs: &Moments) -> Result<Moments> {
+        let _ = xs;
+        Err(Error::NotPropagated { what: std::any::type_name::<Self>() })?
+    }
 }
 
 impl<F: Fn(&Tensor, &Pass) -> Result<Tensor>> Forward for F {

@@ -5,7 +5,7 @@ mod common;
 use candle_core::{DType, Device, IndexOp, Result, Tensor};
 use candle_nn::VarMap;
 use common::{Model, images, largest_difference, named, values};
-use vmf_candle::predict::{Folding, predict_stream, reestimate_mean};
+use vmf_candle::predict::{Folding, match_temperature, predict_stream, reestimate_mean};
 use vmf_candle::prelude::*;
 
 fn trained() -> Result<Model> {
@@ -170,5 +170,40 @@ fn regression_values_have_a_deviation() -> Result<()> {
     assert!(largest_difference(&values(&prediction.mean), &values(&mean)) < 1e-5);
     assert!(largest_difference(&values(&prediction.deviation), &values(&deviation)) < 1e-5);
     assert_eq!(prediction.mean.i(0)?.dims(), [10]);
+    Ok(())
+}
+
+/// A model whose noisy passes are its noise-free pass at a higher temperature has just that
+/// temperature, found on two batches. Of a network, it is the temperature at which the
+/// cross-entropy from the target is least.
+#[test]
+fn a_temperature_is_found_without_labels() -> Result<()> {
+    let softer = |xs: &Tensor, pass: &Pass| match pass.is_noisy() {
+        true => xs / 2.5,
+        false => Ok(xs.clone()),
+    };
+    let logits = common::wave(&[8, 3], 1.3, 0.4)?.affine(4.0, 0.0)?;
+    let batches = [0, 1].map(|half| logits.narrow(0, 4 * half, 4));
+    let fit = match_temperature(&softer, batches, Samples::monte_carlo(3, 0))?;
+    assert!((fit.temperature.value() - 2.5).abs() < 1e-9, "{fit:?}");
+
+    let model = trained()?;
+    let (xs, _) = images(64, 0)?;
+    reestimate(&model, &model.posterior, [Ok(xs.clone())])?;
+    let samples = || Samples::expected(&model.posterior);
+    let fit = match_temperature(&model, [Ok(xs.clone())], samples())?;
+    let target = values(&predict(&model, &xs, samples())?.probs);
+    let logits = model.forward(&xs, &Pass::mean())?.to_dtype(DType::F64)?;
+    let cross_entropy = |temperature: f64| -> Result<f64> {
+        let log_probs = candle_nn::ops::log_softmax(&(&logits / temperature)?, 1)?;
+        let terms = values(&log_probs).into_iter().zip(&target).map(|(l, q)| -q * l);
+        Ok(terms.sum::<f64>() / 64.0)
+    };
+    let t = fit.temperature.value();
+    let least = cross_entropy(t)?;
+    assert!((least - fit.nll_after).abs() < 1e-6, "{least} {fit:?}");
+    assert!(least < cross_entropy(1.01 * t)? && least < cross_entropy(0.99 * t)?, "{fit:?}");
+    let none: [Result<Tensor>; 0] = [];
+    assert!(match_temperature(&model, none, samples()).is_err());
     Ok(())
 }

@@ -81,7 +81,7 @@ fn a_command_that_cannot_print_its_result_fails() {
         &["predict", "run", "a.png", "--json"],
         &["export", "run", "exported"],
         &["landscape", "run", "--points=5", "--images=32"],
-        &["bench", "--batch=2", "--width=0.0625", "--steps=1"],
+        &["bench", "--batch=2", "--width=0.0625", "--steps=1", "--predictions"],
     ] {
         for (name, stdout) in [("full", full()), ("pipe", broken_pipe())] {
             fs::remove_dir_all(folder.join("exported")).ok();

@@ -4,7 +4,8 @@ use super::config::VmfConfig;
 use super::norm::NormStats;
 use super::unit::Unit;
 use crate::error::Error;
-use crate::ops::Images;
+use crate::moments::Moments;
+use crate::ops::{Images, UncertainImages};
 use crate::pass::{Forward, Pass};
 use crate::posterior::{Posterior, Sigma};
 use candle_core::{Result, Tensor};
@@ -48,6 +49,13 @@ impl VmfConv2d {
         self.unit.forward(&xs, Some(&skip), None, pass)?.to_nchw()
     }
 
+    /// [`forward_residual`](Self::forward_residual) for means and variances. The skip connection
+    /// counts as independent of what is added to it.
+    pub fn propagate_residual(&self, xs: &Moments, skip: &Moments) -> Result<Moments> {
+        let (xs, skip) = (UncertainImages::new(xs), UncertainImages::new(skip));
+        self.unit.propagate(&xs, Some(&skip), None)?.moments()
+    }
+
     /// The weight (out_channels, in_channels / groups, kernel, kernel).
     pub fn weight(&self) -> &Tensor {
         self.unit.weight.raw()
@@ -67,5 +75,9 @@ impl VmfConv2d {
 impl Forward for VmfConv2d {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
         self.unit.forward(&Images::nchw(xs.clone()), None, None, pass)?.to_nchw()
+    }
+
+    fn propagate(&self, xs: &Moments) -> Result<Moments> {
+        self.unit.propagate(&UncertainImages::new(xs), None, None)?.moments()
     }
 }

@@ -1,7 +1,8 @@
 //! Convolutions and poolings in a chain, without a change of layout between them.
 
 use super::conv2d::VmfConv2d;
-use crate::ops::Images;
+use crate::moments::Moments;
+use crate::ops::{Images, UncertainImages};
 use crate::pass::{Forward, Pass};
 use candle_core::{Result, Tensor};
 
@@ -72,5 +73,16 @@ impl Forward for ConvStack {
             };
         }
         images.to_nchw()
+    }
+
+    fn propagate(&self, xs: &Moments) -> Result<Moments> {
+        let mut images = UncertainImages::new(xs);
+        for stage in &self.stages {
+            images = match stage {
+                Stage::Unit(conv, pool) => conv.unit.propagate(&images, None, *pool)?,
+                Stage::MaxPool(window) => images.map(|images| images.max_pool(*window))?,
+            };
+        }
+        images.moments()
     }
 }

@@ -4,7 +4,8 @@ use super::config::VmfConfig;
 use super::norm::NormStats;
 use super::unit::Unit;
 use crate::error::{Error, check_shape};
-use crate::ops::Images;
+use crate::moments::Moments;
+use crate::ops::{Images, UncertainImages};
 use crate::pass::{Forward, Pass};
 use crate::posterior::{Posterior, Sigma};
 use candle_core::{Result, Tensor};
@@ -42,6 +43,18 @@ impl VmfLinear {
         self.unit.weight.raw()
     }
 
+    /// The dimensions of the output for this input.
+    fn output_dims(&self, xs: &Tensor) -> Result<Vec<usize>> {
+        let (out_dim, in_dim) = self.weight().dims2()?;
+        let valid = xs.rank() >= 2 && xs.dims().last() == Some(&in_dim);
+        check_shape(valid, format_args!("layer {:?}", self.unit.name), || {
+            format!("expected (batch, ..., {in_dim}), got {:?}", xs.dims())
+        })?;
+        let mut dims = xs.dims().to_vec();
+        dims[xs.rank() - 1] = out_dim;
+        Ok(dims)
+    }
+
     /// The noise parameter.
     pub fn sigma(&self) -> &Sigma {
         &self.unit.sigma
@@ -55,14 +68,15 @@ impl VmfLinear {
 
 impl Forward for VmfLinear {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let (out_dim, in_dim) = self.weight().dims2()?;
-        let valid = xs.rank() >= 2 && xs.dims().last() == Some(&in_dim);
-        check_shape(valid, format_args!("layer {:?}", self.unit.name), || {
-            format!("expected (batch, ..., {in_dim}), got {:?}", xs.dims())
-        })?;
-        let rows = Images::nchw(xs.reshape(((), in_dim))?);
-        let mut dims = xs.dims().to_vec();
-        dims[xs.rank() - 1] = out_dim;
+        let dims = self.output_dims(xs)?;
+        let rows = Images::nchw(xs.reshape(((), self.weight().dim(1)?))?);
         self.unit.forward(&rows, None, None, pass)?.to_nchw()?.reshape(dims)
+    }
+
+    fn propagate(&self, xs: &Moments) -> Result<Moments> {
+        let (dims, in_dim) = (self.output_dims(xs.mean())?, self.weight().dim(1)?);
+        let rows = xs.rearrange(|xs| xs.reshape(((), in_dim)))?;
+        let ys = self.unit.propagate(&UncertainImages::new(&rows), None, None)?;
+        ys.moments()?.rearrange(|ys| ys.reshape(dims.as_slice()))
     }
 }

@@ -10,6 +10,7 @@ mod init;
 mod linear;
 mod noise;
 mod norm;
+mod propagate;
 mod relu;
 mod rows;
 mod transformer;

@@ -2,6 +2,7 @@
 
 use crate::dtype::stable_dtype;
 use crate::error::{Error, check_shape};
+use crate::moments::Moments;
 use crate::ops::{Statistics, bn_noise_config, bn_noise_eval};
 use crate::pass::{Forward, Pass};
 use crate::posterior::{LayerSpec, Posterior, Sigma, SigmaConfig};
@@ -90,6 +91,14 @@ impl NoiseLayer {
     pub fn sigma(&self) -> &Sigma {
         &self.sigma
     }
+
+    fn check_input(&self, xs: &Tensor) -> Result<()> {
+        let Self { units, channel_dim, .. } = *self;
+        let valid = xs.dims().get(channel_dim) == Some(&units);
+        Ok(check_shape(valid, format_args!("noise layer {:?}", self.name), || {
+            format!("expected {units} channels in dimension {channel_dim}, got {:?}", xs.dims())
+        })?)
+    }
 }
 
 impl Forward for NoiseLayer {
@@ -99,10 +108,7 @@ impl Forward for NoiseLayer {
             return Ok(xs.clone());
         };
         let Self { units, channel_dim, .. } = *self;
-        let valid = xs.dims().get(channel_dim) == Some(&units);
-        check_shape(valid, format_args!("noise layer {:?}", self.name), || {
-            format!("expected {units} channels in dimension {channel_dim}, got {:?}", xs.dims())
-        })?;
+        self.check_input(xs)?;
         // Noise is numbered by the row-major index, which does not change when neighbouring
         // dimensions are merged.
         let before: usize = xs.dims()[..channel_dim].iter().product();
@@ -114,5 +120,18 @@ impl Forward for NoiseLayer {
         let ys = bn_noise_eval(&flat, &sigma, &statistics, &config, Some(noise))?;
         watch::observe(&self.name, &ys)?;
         ys.reshape(xs.shape())
+    }
+
+    /// The variance grows by sigma_eff^2.
+    fn propagate(&self, xs: &Moments) -> Result<Moments> {
+        self.check_input(xs.mean())?;
+        let sigma = self.sigma.sigma()?;
+        let groups = sigma.elem_count();
+        let own = sigma.sqr()?.reshape((groups, 1))?;
+        let own = own.broadcast_as((groups, self.units / groups))?.flatten_all()?;
+        let mut dims = vec![1; xs.mean().rank()];
+        dims[self.channel_dim] = self.units;
+        let own = own.reshape(dims)?.to_dtype(xs.mean().dtype())?;
+        Moments::new(xs.mean().clone(), xs.variance()?.broadcast_add(&own)?)
     }
 }

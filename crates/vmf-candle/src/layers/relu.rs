@@ -1,6 +1,7 @@
 //! ReLU as a layer, for sums that a model's own code makes.
 
 use super::norm::{inherited_var, mix};
+use crate::moments::Moments;
 use crate::ops::Images;
 use crate::pass::{Forward, Pass};
 use candle_core::{Result, Tensor, Var};
@@ -35,5 +36,9 @@ impl Forward for ReluLayer {
         }
         let s = self.inherited_var.as_detached_tensor().sqrt()?;
         Images::nchw(xs.clone()).expected_relu(&s)?.to_nchw()
+    }
+
+    fn propagate(&self, xs: &Moments) -> Result<Moments> {
+        xs.relu()
     }
 }

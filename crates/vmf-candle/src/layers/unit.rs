@@ -137,15 +137,19 @@ impl Unit {
     /// ```
     fn deviation(&self) -> Result<Tensor> {
         let inherited = self.norm.inherited_var();
-        let (groups, units) = (self.sigma.config().groups, inherited.elem_count());
-        let sigma = self.sigma.sigma()?.reshape((groups, 1))?;
-        let sigma = sigma.broadcast_as((groups, units / groups))?.flatten_all()?;
-        let sigma = sigma.to_dtype(inherited.dtype())?;
+        let sigma = self.sigma_per_channel()?.to_dtype(inherited.dtype())?;
         let own = match self.norm.affine() {
             Some((gain, _)) => (sigma * gain.to_dtype(inherited.dtype())?)?,
             None => sigma,
         };
         (inherited + own.sqr()?)?.sqrt()
+    }
+
+    /// sigma_eff, one value per channel.
+    pub(super) fn sigma_per_channel(&self) -> Result<Tensor> {
+        let (groups, units) = (self.sigma.config().groups, self.weight.raw().dim(0)?);
+        let sigma = self.sigma.sigma()?.reshape((groups, 1))?;
+        sigma.broadcast_as((groups, units / groups))?.flatten_all()
     }
 
     /// Records how much the value in front of this unit's noise varies across the samples that are
@@ -172,7 +176,7 @@ impl Unit {
     }
 
     /// The convolution for these images. A linear layer is one of images of a single pixel.
-    fn conv(&self, xs: &Images) -> Result<Conv2d> {
+    pub(super) fn conv(&self, xs: &Images) -> Result<Conv2d> {
         let (weight, dims, what) = (self.weight.raw(), xs.dims(), format!("layer {:?}", self.name));
         let VmfConfig { padding, stride, dilation, groups, .. } = self.config;
         let (out_channels, in_channels) = (weight.dim(0)?, weight.dim(1)? * groups);

@@ -71,29 +71,77 @@ impl Images {
         for m in m.window_elements(window)? {
             elements.push((m.clone(), var.broadcast_as(m.shape())?));
         }
-        let mut step = 1;
-        while step < elements.len() {
-            for i in (0..elements.len() - step).step_by(2 * step) {
-                elements[i] = maximum(&elements[i], &elements[i + step])?;
-            }
-            step *= 2;
-        }
-        let (m, var) = elements.swap_remove(0);
+        let (m, var) = largest(elements)?;
         Ok(Self::nchw(if relu { expected_relu(&m, &var.sqrt()?)? } else { m }))
     }
 }
 
-/// The mean and the variance of the larger of two independent Gaussians. With d = m1 - m2,
-/// a^2 = v1 + v2 and t = d / a,
+/// Mean and variance of the maximum over windows of this side, side by side, from those of images
+/// (N, C, H, W).
+pub(crate) fn largest_of_windows(
+    m: &Tensor,
+    var: &Tensor,
+    window: usize,
+) -> Result<(Tensor, Tensor)> {
+    let elements = |tensor: &Tensor| Images::nchw(tensor.clone()).window_elements(window);
+    let var = var.maximum(SMALLEST * SMALLEST)?;
+    largest(elements(m)?.into_iter().zip(elements(&var)?).collect())
+}
+
+/// The mean and the variance of `relu(m + s z)`. With `v = s^2`, `t = m / s` and `h = h(|t|)` of
+/// [`excess`],
 /// ```text
-/// mean = m2 + e,    var = v2 + (v1 - v2) Phi(t) + e (d - e),    e = d Phi(t) + a phi(t)
+/// mean = m Phi(t) + s phi(t)        variance = v (Phi(t) - h (|t| + h))
+/// ```
+/// This form of the variance does not cancel large terms, as a second moment minus the square of
+/// the mean would.
+pub(crate) fn relu_moments(m: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+    let v = v.maximum(SMALLEST * SMALLEST)?;
+    let s = v.sqrt()?;
+    let t = (m / &s)?;
+    let (pdf, cdf) = normal(&t)?;
+    let mean = ((m * &cdf)? + (pdf * s)?)?;
+    let relative = (cdf - excess(&t)?)?;
+    Ok((mean, (v * relative.relu()?)?))
+}
+
+/// The mean and the variance of the largest of several Gaussians: neighbours first, then the maxima
+/// of neighbours, and so on.
+fn largest(mut elements: Vec<(Tensor, Tensor)>) -> Result<(Tensor, Tensor)> {
+    let mut step = 1;
+    while step < elements.len() {
+        for i in (0..elements.len() - step).step_by(2 * step) {
+            elements[i] = maximum(&elements[i], &elements[i + step])?;
+        }
+        step *= 2;
+    }
+    Ok(elements.swap_remove(0))
+}
+
+/// The mean and the variance of the larger of two independent Gaussians. With d = m1 - m2,
+/// a^2 = v1 + v2, t = d / a and h = h(|t|) of [`excess`],
+/// ```text
+/// mean = m2 + d Phi(t) + a phi(t),    var = v2 + (v1 - v2) Phi(t) - a^2 h (|t| + h)
 /// ```
 fn maximum((m1, v1): &(Tensor, Tensor), (m2, v2): &(Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
-    let (d, a) = ((m1 - m2)?, (v1 + v2)?.sqrt()?);
-    let (pdf, cdf) = normal(&(&d / &a)?)?;
-    let e = ((&d * &cdf)? + (a * pdf)?)?;
-    let var = (v2 + ((v1 - v2)? * cdf)? + (&e * (d - &e)?)?)?;
-    Ok(((m2 + e)?, var.maximum(SMALLEST * SMALLEST)?))
+    let (d, sum) = ((m1 - m2)?, (v1 + v2)?);
+    let a = sum.sqrt()?;
+    let t = (&d / &a)?;
+    let (pdf, cdf) = normal(&t)?;
+    let mean = (m2 + ((d * &cdf)? + (a * pdf)?)?)?;
+    let var = ((v2 + ((v1 - v2)? * cdf)?)? - (sum * excess(&t)?)?)?;
+    Ok((mean, var.maximum(SMALLEST * SMALLEST)?))
+}
+
+/// `h (u + h)` with `u = |t|` and `h = phi(u) - u Phi(-u)`.
+fn excess(t: &Tensor) -> Result<Tensor> {
+    /// Beyond, h is 0 in double precision. In single precision it is rounding error, which this
+    /// keeps from growing.
+    const FAR: f64 = 9.0;
+    let u = t.abs()?.minimum(FAR)?;
+    let (pdf, below) = normal(&u.neg()?)?;
+    let h = (pdf - (&u * below)?)?;
+    &h * (u + &h)?
 }
 
 /// phi(t) and Phi(t).

@@ -71,6 +71,13 @@ impl Images {
         values.to_dtype(self.tensor.dtype())?.reshape(dims)
     }
 
+    /// One value per channel, in a shape that broadcasts to the images as NCHW.
+    pub(crate) fn channel_shape(&self, values: &Tensor) -> Result<Tensor> {
+        let mut dims = vec![1; self.tensor.rank()];
+        dims[1] = values.elem_count();
+        values.to_dtype(self.tensor.dtype())?.reshape(dims)
+    }
+
     /// `gain * x + shift`, with one gain and one shift per channel.
     pub(crate) fn scale_and_shift(&self, gain: &Tensor, shift: &Tensor) -> Result<Self> {
         let (gain, shift) = (self.per_channel(gain)?, self.per_channel(shift)?);

@@ -11,6 +11,7 @@ mod layout;
 mod linear;
 mod mapped;
 mod pool;
+mod propagate;
 mod reference;
 mod rotary;
 mod row_norm;
@@ -30,7 +31,9 @@ pub use smooth::{gelu, silu, softmax_last_dim};
 pub use vmf_kernels::bn_noise::Config as BnNoiseConfig;
 pub use vmf_kernels::noise::{Noise, NoiseKey};
 
+pub(crate) use expected::{largest_of_windows, relu_moments};
 pub(crate) use layout::Images;
 pub(crate) use linear::linear_norm;
+pub(crate) use propagate::UncertainImages;
 pub(crate) use row_norm::{Given, Rows, norm_rows};
 pub(crate) use unit::Unit;

@@ -119,7 +119,7 @@ impl Unit {
     }
 
     /// The shape of the fused output: HWNC, or a matrix if the weight is one.
-    fn output_shape(&self, w: &Layout) -> Shape {
+    pub(super) fn output_shape(&self, w: &Layout) -> Shape {
         let (conv, [height, width]) = (self.kernel.conv().shape(), self.kernel.output());
         match w.dims().len() {
             2 => (conv.batch, conv.out_channels).into(),
@@ -128,7 +128,7 @@ impl Unit {
     }
 
     /// u, by Candle.
-    fn product(&self, xs: &Images, w: &Tensor) -> Result<Tensor> {
+    pub(super) fn product(&self, xs: &Images, w: &Tensor) -> Result<Tensor> {
         let xs = xs.to_nchw()?;
         match w.rank() {
             2 => xs.matmul(&w.t()?),
@@ -153,7 +153,7 @@ impl Unit {
 }
 
 /// Whether the unit is one node for these images.
-fn is_fused(xs: &Images) -> bool {
+pub(super) fn is_fused(xs: &Images) -> bool {
     xs.tensor().device().is_cpu() && xs.tensor().dtype() == DType::F32
 }
 

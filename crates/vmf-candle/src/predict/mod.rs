@@ -9,18 +9,19 @@
 mod expected;
 mod reestimate;
 mod samples;
+mod temperature;
 
 pub(crate) use reestimate::measure_roughly;
 pub use reestimate::{Reestimated, reestimate, reestimate_mean};
 pub use samples::{Folding, Samples};
+pub use temperature::match_temperature;
 
 use crate::error::check_shape;
 use crate::finite::check_inputs;
-use crate::pass::{Forward, Pass};
+use crate::pass::Forward;
 use crate::train::{are_probabilities, log_softmax};
 use crate::warning::warn;
 use candle_core::{D, Result, Tensor};
-use samples::Way;
 
 /// Class probabilities for a batch of N examples, with their uncertainty in nats. For sequences, N
 /// stands for (N, T): probabilities (N, T, classes), entropies (N, T).
@@ -76,8 +77,7 @@ fn predict_batch<M: Forward + ?Sized>(
     batch: u32,
 ) -> Result<Prediction> {
     check_batch(xs)?;
-    if let Way::Expected(posterior) = &samples.way {
-        let logits = samples::output(model, xs, &Pass::expected())?;
+    if let Some((posterior, logits)) = samples.expected_output(model, xs)? {
         warn_of_probabilities(&logits, batch)?;
         return expected::classify(posterior, &logits);
     }
@@ -148,8 +148,7 @@ pub fn predict_values<M: Forward + ?Sized>(
     samples: Samples,
 ) -> Result<Values> {
     check_batch(xs)?;
-    if let Way::Expected(posterior) = &samples.way {
-        let mean = samples::output(model, xs, &Pass::expected())?;
+    if let Some((posterior, mean)) = samples.expected_output(model, xs)? {
         return Ok(Values { deviation: expected::deviation(posterior, &mean)?, mean });
     }
     let mut values = Welford::default();
@@ -197,6 +196,7 @@ impl Welford {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pass::Pass;
     use candle_core::{DType, Device};
     use std::cell::Cell;
 

@@ -11,16 +11,19 @@
 //! y = E relu(m + s z) = m Phi(m / s) + s phi(m / s)
 //! ```
 //! With pooling it is the expected ReLU of the largest of a window, by the formulas of Clark (1961)
-//! for two independent Gaussians (m1, v1) and (m2, v2), applied pair by pair. With d = m1 - m2,
-//! a^2 = v1 + v2 and t = d / a,
+//! for two independent Gaussians (m1, v1) and (m2, v2), applied pair by pair. With a^2 = v1 + v2,
+//! t = (m1 - m2) / a, u = |t| and h(u) = phi(u) - u Phi(-u),
 //! ```text
-//! mean  = m2 + e                         e = d Phi(t) + a phi(t)
-//! var   = v2 + (v1 - v2) Phi(t) + e (d - e)
+//! mean  = max(m1, m2) + a h
+//! var   = v2 + (v1 - v2) Phi(t) - a^2 h (u + h)
 //! ```
-//! Neither loses digits: `e (d - e)` is the square of a mean taken from a second moment, after the
-//! large terms have been cancelled by hand.
+//! Neither loses digits: the square of the mean has been taken from the second moment by hand, so
+//! that no term is larger than the variances, however far apart the means are.
 //!
 //! With s = 0 it is the noise-free pass: `y = max(m, 0)`.
+//!
+//! [`propagate`] hands on the variance as well, so that the next layer knows it for each element
+//! rather than for each channel.
 //!
 //! # Layout
 //!
@@ -28,6 +31,10 @@
 //! one position, has its constants in vectors beside it, so one loop serves every instruction set.
 //! u is read once and y written once, as in a pass without noise; an element costs one polynomial
 //! more.
+
+mod full;
+
+pub use full::{Moments, MomentsMut, propagate, propagate_pooled};
 
 use crate::bn_noise::{Config, Statistics};
 use crate::error::{Error, check_length};
@@ -44,6 +51,8 @@ const TASK: usize = 1 << 14;
 const SWEEP: usize = 256;
 /// Below this s a unit has no noise. It keeps 1 / s finite, and m / s then is far out in a tail.
 const SMALLEST: f32 = 1e-12;
+/// Beyond this many standard deviations the tail of a normal is 0 in single precision.
+const FAR: f32 = 6.0;
 
 /// Normalizes u with given statistics and writes the expected ReLU, with `deviation` the s of each
 /// channel.
@@ -57,6 +66,7 @@ pub fn forward(
     u: &[f32],
     y: &mut [f32],
 ) -> Result<(), Error> {
+    check_activation(config)?;
     let channels = Channels::new(config, statistics, deviation)?;
     check_length("u", u.len(), config.shape.elements())?;
     check_length("y", y.len(), config.shape.elements())?;
@@ -77,6 +87,7 @@ pub fn forward_pooled(
     u: &[f32],
     y: &mut [f32],
 ) -> Result<(), Error> {
+    check_activation(config)?;
     let channels = Channels::new(config, statistics, deviation)?;
     check_length("u", u.len(), pool.input_len())?;
     check_length("y", y.len(), pool.output_len())?;
@@ -89,6 +100,15 @@ pub fn forward_pooled(
         dispatch_to(isa, Pooled { channels: &channels, window: &window, u, y });
     });
     Ok(())
+}
+
+fn check_activation(config: &Config) -> Result<(), Error> {
+    let requirement = "with ReLU: without an activation the expected value is the mean";
+    if config.relu { Ok(()) } else { Err(unsupported(requirement)) }
+}
+
+fn unsupported(requirement: &'static str) -> Error {
+    Error::Value { name: "an expected activation", value: "this one".into(), requirement }
 }
 
 /// The constants of all channels, each repeated so that an inner loop is long enough.
@@ -108,14 +128,8 @@ impl Channels {
         check_length("deviation", deviation.len(), channels)?;
         check_length("statistics.mean", statistics.mean.len(), channels)?;
         check_length("statistics.var", statistics.var.len(), channels)?;
-        let requirement = match (config.relu, config.shape.layout) {
-            (false, _) => "with ReLU: without an activation the expected value is the mean",
-            (_, Layout::Nchw) => "in HWNC",
-            _ => "",
-        };
-        if !requirement.is_empty() {
-            let value = "this one".into();
-            return Err(Error::Value { name: "an expected activation", value, requirement });
+        if config.shape.layout == Layout::Nchw {
+            return Err(unsupported("in HWNC"));
         }
         let rstd = statistics.rstd(config.eps);
         let repeats = (SWEEP / channels).max(1);
@@ -166,11 +180,15 @@ fn expected_relu<S: Simd>(m: f32, s: f32) -> f32 {
 fn maximum<S: Simd, const EQUAL: bool>([m1, v1]: [f32; 2], [m2, v2]: [f32; 2]) -> [f32; 2] {
     let (d, a) = (m1 - m2, (v1 + v2).sqrt());
     let t = d / a;
-    let e = a * t.relu_mean::<S>();
+    let u = if t < 0.0 { -t } else { t };
+    let u = if u > FAR { FAR } else { u };
+    let h = (-u).relu_mean::<S>();
     let inside = if EQUAL { v2 } else { S::mul_add(v1 - v2, t.cdf::<S>(), v2) };
-    let var = S::mul_add(e, d - e, inside);
+    let var = S::mul_add(-(v1 + v2) * h, u + h, inside);
+    let larger = if d > 0.0 { m1 } else { m2 };
     // Rounding can leave a negative number where one of the two is certain.
-    [m2 + e, if var < SMALLEST * SMALLEST { SMALLEST * SMALLEST } else { var }]
+    let least = SMALLEST * SMALLEST;
+    [S::mul_add(a, h, larger), if var < least { least } else { var }]
 }
 
 struct Relu<'a> {
@@ -223,28 +241,42 @@ impl Kernel for Pooled<'_> {
                     *v = s * s;
                 }
             }
-            // Neighbours first, then the maxima of neighbours, and so on.
-            let mut step = 1;
-            while step < self.window.len() {
-                for row in (0..self.window.len() - step).step_by(2 * step) {
-                    let (left, right) = (row * sweep, (row + step) * sweep);
-                    let (m, others) = means.split_at_mut(right);
-                    let (v, other_variances) = variances.split_at_mut(right);
-                    let first = [&mut m[left..][..length], &mut v[left..][..length]];
-                    let second = [&others[..length], &other_variances[..length]];
-                    // Before the first maximum all elements of a window have one variance.
-                    if step == 1 {
-                        reduce::<S, true>(first, second);
-                    } else {
-                        reduce::<S, false>(first, second);
-                    }
-                }
-                step *= 2;
-            }
+            // Before the first maximum all elements of a window have one variance.
+            reduce_window::<S>(&mut means, &mut variances, [sweep, length], true);
             for ((y, m), v) in y.iter_mut().zip(&means).zip(&variances) {
                 *y = expected_relu::<S>(*m, v.sqrt());
             }
         }
+    }
+}
+
+/// Reduces rows of means and variances, one row every `sweep` elements and `length` elements long,
+/// to those of the largest of each column, which it leaves in the first row. `equal` says whether
+/// all variances of a column are the same.
+#[inline(always)]
+fn reduce_window<S: Simd>(
+    means: &mut [f32],
+    variances: &mut [f32],
+    [sweep, length]: [usize; 2],
+    equal: bool,
+) {
+    let count = means.len() / sweep;
+    // Neighbours first, then the maxima of neighbours, and so on.
+    let mut step = 1;
+    while step < count {
+        for row in (0..count - step).step_by(2 * step) {
+            let (left, right) = (row * sweep, (row + step) * sweep);
+            let (m, others) = means.split_at_mut(right);
+            let (v, other_variances) = variances.split_at_mut(right);
+            let first = [&mut m[left..][..length], &mut v[left..][..length]];
+            let second = [&others[..length], &other_variances[..length]];
+            if equal && step == 1 {
+                reduce::<S, true>(first, second);
+            } else {
+                reduce::<S, false>(first, second);
+            }
+        }
+        step *= 2;
     }
 }
 

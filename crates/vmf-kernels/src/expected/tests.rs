@@ -12,6 +12,8 @@ struct Case {
     deviation: Vec<f32>,
     pool: PoolShape,
     u: Vec<f32>,
+    /// The variance of u in front of the normalization.
+    q: Vec<f32>,
 }
 
 impl Case {
@@ -30,6 +32,10 @@ impl Case {
             deviation,
             pool: PoolShape::tiling(batch, channels, [side, side], window),
             u: (0..shape.elements()).map(|_| 2.0 * rng.normal()).collect(),
+            // Some inputs are certain, and some so much so that rounding has overshot.
+            q: (0..shape.elements())
+                .map(|i| [0.0, rng.normal().powi(2), -1e-9, 10.0 * rng.normal().powi(2)][i % 4])
+                .collect(),
         }
     }
 
@@ -41,6 +47,33 @@ impl Case {
         Gaussian::new(mean, f64::from(self.deviation[c]))
     }
 
+    /// The same with the variance of u.
+    fn uncertain(&self, at: usize) -> Gaussian {
+        let rstd = self.statistics.rstd(self.config.eps)[at % self.config.shape.channels];
+        let Gaussian { mean, variance } = self.gaussian(at);
+        Gaussian { mean, variance: variance + f64::from(self.q[at]).max(0.0) * rstd * rstd }
+    }
+
+    /// Mean and variance of each element, with or without the variance of u.
+    fn propagate(&self, relu: bool, certain: bool) -> [Vec<f32>; 2] {
+        let (mut mean, mut variance) = (vec![f32::NAN; self.u.len()], vec![f32::NAN; self.u.len()]);
+        let u = Moments { mean: &self.u, variance: (!certain).then_some(&self.q) };
+        let y = MomentsMut { mean: &mut mean, variance: &mut variance };
+        let Self { config, statistics, deviation, .. } = self;
+        propagate(&config.relu(relu), statistics, deviation, u, y).unwrap();
+        [mean, variance]
+    }
+
+    fn propagate_pooled(&self, relu: bool, certain: bool) -> [Vec<f32>; 2] {
+        let length = self.pool.output_len();
+        let (mut mean, mut variance) = (vec![f32::NAN; length], vec![f32::NAN; length]);
+        let u = Moments { mean: &self.u, variance: (!certain).then_some(&self.q) };
+        let y = MomentsMut { mean: &mut mean, variance: &mut variance };
+        let Self { config, statistics, deviation, pool, .. } = self;
+        propagate_pooled(&config.relu(relu), statistics, deviation, pool, u, y).unwrap();
+        [mean, variance]
+    }
+
     fn forward(&self) -> Vec<f32> {
         let mut y = vec![f32::NAN; self.u.len()];
         forward(&self.config, &self.statistics, &self.deviation, &self.u, &mut y).unwrap();
@@ -49,7 +82,7 @@ impl Case {
 
     fn forward_pooled(&self) -> Vec<f32> {
         let mut y = vec![f32::NAN; self.pool.output_len()];
-        let Self { config, statistics, deviation, pool, u } = self;
+        let Self { config, statistics, deviation, pool, u, .. } = self;
         forward_pooled(config, statistics, deviation, pool, u, &mut y).unwrap();
         y
     }
@@ -87,6 +120,62 @@ fn pooling_is_that_of_double_precision() {
             assert!((f64::from(y) - expected).abs() < 2.0 * tolerance, "{y} {expected}");
         }
     }
+}
+
+/// Mean and variance in `f32` against those of double precision.
+fn assert_moments([mean, variance]: [f32; 2], exact: Gaussian, inputs: &[Gaussian]) {
+    let size = inputs.iter().map(|x| 1.0 + x.mean.abs() + x.deviation()).fold(0.0, f64::max);
+    let off = (f64::from(mean) - exact.mean).abs();
+    assert!(off < 4e-6 * size, "{mean} {exact:?} {inputs:?}");
+    // Relative to the largest of the variances, because a maximum subtracts them from each other.
+    let scale = inputs.iter().map(|x| x.variance).fold(1e-12, f64::max);
+    let off = (f64::from(variance) - exact.variance).abs();
+    assert!(off < 1e-5 * scale * size && variance >= 0.0, "{variance} {exact:?} {inputs:?}");
+}
+
+#[test]
+fn propagated_moments_are_those_of_double_precision() {
+    for (batch, channels, side) in [(1, 1, 1), (3, 6, 2), (5, 37, 3), (2, 300, 4)] {
+        let case = Case::new(batch, channels, side, 1);
+        for (relu, certain) in [(true, false), (true, true), (false, false), (false, true)] {
+            let [mean, variance] = case.propagate(relu, certain);
+            for at in 0..mean.len() {
+                let x = if certain { case.gaussian(at) } else { case.uncertain(at) };
+                let exact = if relu { exact::relu(x) } else { x };
+                assert_moments([mean[at], variance[at]], exact, &[x]);
+            }
+        }
+    }
+}
+
+#[test]
+fn propagated_pooling_is_that_of_double_precision() {
+    for (batch, channels, side) in [(1, 1, 2), (3, 6, 4), (5, 37, 6), (2, 300, 4)] {
+        let case = Case::new(batch, channels, side, 2);
+        let planes = batch * channels;
+        for (relu, certain) in [(true, false), (true, true), (false, false), (false, true)] {
+            let [mean, variance] = case.propagate_pooled(relu, certain);
+            for at in 0..mean.len() {
+                let (position, plane) = (at / planes, at % planes);
+                let window = case.pool.elements_of([position / (side / 2), position % (side / 2)]);
+                let window = [0, 1, 2, 3].map(|i| match certain {
+                    true => case.gaussian(window[i] * planes + plane),
+                    false => case.uncertain(window[i] * planes + plane),
+                });
+                let largest = exact::maximum_of_window(window);
+                let exact = if relu { exact::relu(largest) } else { largest };
+                assert_moments([mean[at], variance[at]], exact, &window);
+            }
+        }
+    }
+}
+
+/// Without inherited variance both grades are the same pass.
+#[test]
+fn a_certain_input_gives_the_mean_of_the_fixed_grade() {
+    let case = Case::new(3, 37, 4, 2);
+    assert_eq!(case.propagate(true, true)[0], case.forward());
+    assert_eq!(case.propagate_pooled(true, true)[0], case.forward_pooled());
 }
 
 #[test]
@@ -149,11 +238,16 @@ fn the_number_of_threads_does_not_matter_and_nan_is_not_hidden() {
     let bits = |threads| {
         with_threads(threads, || {
             let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            (bits(case.forward()), bits(case.forward_pooled()))
+            let full = [case.propagate(true, false), case.propagate_pooled(true, false)];
+            let full = full.map(|moments| moments.map(bits));
+            (bits(case.forward()), bits(case.forward_pooled()), full)
         })
     };
-    let (whole, pooled) = bits(1);
-    assert_eq!((whole.clone(), pooled.clone()), bits(2));
+    let (whole, pooled, full) = bits(1);
+    assert_eq!((whole.clone(), pooled.clone(), full.clone()), bits(2));
+    for moments in full.iter().flatten() {
+        assert!(f32::from_bits(moments[5]).is_nan() && !f32::from_bits(moments[6]).is_nan());
+    }
     assert!(f32::from_bits(whole[5]).is_nan() && f32::from_bits(pooled[5]).is_nan());
     assert!(!f32::from_bits(whole[6]).is_nan() && !f32::from_bits(pooled[6]).is_nan());
 }
@@ -166,6 +260,16 @@ fn mistakes_are_refused() {
     assert!(forward(&config.relu(false), statistics, deviation, u, &mut y).is_err());
     assert!(forward(config, statistics, &deviation[1..], u, &mut y).is_err());
     assert!(forward(config, statistics, deviation, &u[1..], &mut y).is_err());
+    let moments = |mean, variance| Moments { mean, variance };
+    let propagate = |own: &[f32], u: Moments| {
+        let (mut mean, mut variance) = (vec![0.0; u.mean.len()], vec![0.0; 24]);
+        let y = MomentsMut { mean: &mut mean, variance: &mut variance };
+        propagate(config, statistics, own, u, y)
+    };
+    assert!(propagate(deviation, moments(u, Some(u))).is_ok());
+    assert!(propagate(&deviation[1..], moments(u, Some(u))).is_err());
+    assert!(propagate(deviation, moments(u, Some(&u[1..]))).is_err());
+    assert!(propagate(deviation, moments(&u[1..], Some(u))).is_err());
     let nchw = Config::new(Shape::nchw(2, 3, 4)).relu(true);
     assert!(forward(&nchw, statistics, deviation, u, &mut y).is_err());
 }

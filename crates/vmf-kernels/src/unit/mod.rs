@@ -22,7 +22,7 @@ use crate::bn_noise::pooled::{self, Pooling};
 use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
-use crate::expected;
+use crate::expected::{self, Moments, MomentsMut};
 use crate::layout::Layout;
 use crate::parallel::on_pool;
 use crate::pool::{Pool, PoolShape};
@@ -193,6 +193,40 @@ impl Unit {
                 Some(pool) => {
                     let pool = pool.shape();
                     expected::forward_pooled(&self.norm, statistics, deviation, pool, &u, y)
+                }
+            }
+        })
+    }
+
+    /// Mean and variance of each element of the output, from those of the input, whose elements
+    /// count as independent: [`expected::propagate`] behind two convolutions, of the means with the
+    /// weights and of the variances with the squared weights. `own` is the standard deviation of
+    /// the unit's noise, one value per channel.
+    pub fn propagate(
+        &self,
+        own: &[f32],
+        statistics: &Statistics,
+        x: Moments,
+        w: &[f32],
+        y: MomentsMut,
+    ) -> Result<(), Error> {
+        on_pool(|| {
+            let mut u = Scratch::take(self.conv_len());
+            self.conv.forward(x.mean, w, &mut u)?;
+            let variance = match x.variance {
+                None => None,
+                Some(variance) => {
+                    let squares: Vec<f32> = w.iter().map(|w| w * w).collect();
+                    let mut q = Scratch::take(self.conv_len());
+                    self.conv.forward(variance, &squares, &mut q)?;
+                    Some(q)
+                }
+            };
+            let u = Moments { mean: &u, variance: variance.as_deref() };
+            match &self.pool {
+                None => expected::propagate(&self.norm, statistics, own, u, y),
+                Some(pool) => {
+                    expected::propagate_pooled(&self.norm, statistics, own, pool.shape(), u, y)
                 }
             }
         })

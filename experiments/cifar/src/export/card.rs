@@ -9,13 +9,13 @@ use crate::settings::Method;
 use crate::trained::{EXPORTED, Trained};
 
 /// The card as Markdown, with the front matter that the hub reads.
-pub(super) fn text(trained: &Trained) -> Result<String> {
+pub(super) fn text(trained: &Trained, temperature: Option<f64>) -> Result<String> {
     let parts = [
         front_matter(trained),
         introduction(trained),
         scores(trained)?,
         noise(trained)?,
-        usage(trained),
+        usage(trained, temperature),
     ];
     Ok(parts.join("\n"))
 }
@@ -158,7 +158,17 @@ fn noise(trained: &Trained) -> Result<String> {
     ))
 }
 
-fn usage(trained: &Trained) -> String {
+/// What to do with the logits of the network without noise.
+fn probabilities(temperature: Option<f64>) -> String {
+    match temperature {
+        None => "probs = logits.softmax(1)".into(),
+        Some(temperature) => format!(
+            "probs = (logits / model.temperature).softmax(1)  # {temperature:.4}, found without labels: without noise the network is too sure of itself"
+        ),
+    }
+}
+
+fn usage(trained: &Trained, temperature: Option<f64>) -> String {
     let interface = &trained.config.interface;
     let network = trained.config.network();
     format!(
@@ -181,9 +191,11 @@ In Python, without noise, with PyTorch, safetensors and vmf-candle's `python/loa
 from load_checkpoint import load
 model = load(\"DIR/{EXPORTED}\")
 logits = model.classifier(model.features(images).mean((2, 3)))
+{probabilities}
 ```\n
 Images have the shape (N, {channels}, {size}, {size}). Pixels from 0 to 1 are normalized by the mean and the deviation of each channel:\n
 ```text\nmean      {mean:?}\ndeviation {deviation:?}\n```\n",
+        probabilities = probabilities(temperature),
         channels = network.in_channels,
         size = interface.shape.size,
         mean = interface.normalization.mean,

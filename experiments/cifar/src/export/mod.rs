@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `model.safetensors` | weights, noise and both sets of statistics, without the optimizer's state |
+//! | `model.safetensors` | weights, noise and both sets of statistics, without the optimizer's state; with `--temperature` also that of the network without noise |
 //! | `config.json` | the settings of its training and its interface, but nothing about the machine |
 //! | `metrics.jsonl` | the records of its epochs |
 //! | `README.md` | the model card |
@@ -16,15 +16,54 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use vmf_candle::{Checkpoint, Progress};
+use vmf_candle::predict::match_temperature;
+use vmf_candle::{Checkpoint, Progress, Samples};
 
+use crate::data::batches::Batches;
+use crate::evaluation::outputs::BATCH;
 use crate::model::{NetworkConfig, Part};
 use crate::run::{self, Record};
 use crate::settings::{Config, Machine};
 use crate::trained::{EXPORTED, Trained};
 
-/// Writes the folder, completely or not at all.
-pub fn export(trained: &Trained, dir: &Path) -> Result<()> {
+/// Training images that the temperature is fitted to.
+const IMAGES: usize = 2048;
+/// Where it stands in the configuration of the exported file.
+const TEMPERATURE: &str = "temperature";
+
+/// The temperature at which the network without noise is as certain as the variational one, on
+/// training images. Their labels are not used.
+pub fn temperature(trained: &Trained, data_dir: Option<&Path>) -> Result<f64> {
+    ensure!(
+        trained.config.settings.method.is_noisy(),
+        "{} was trained without noise: there is nothing that its temperature could be matched to",
+        trained.folder.display()
+    );
+    let set = trained.dataset(data_dir)?;
+    let samples = match trained.posterior.output_covariance() {
+        Some(_) => Samples::expected(&trained.posterior),
+        // Saved before there was an expected pass.
+        None => Samples::monte_carlo(32, 0),
+    };
+    let batches = Batches::in_order(&set, &set.train, BATCH).take(IMAGES.div_ceil(BATCH));
+    let images = batches.map(|batch| Ok(batch.into_tensors(&trained.device)?.0));
+    let temperature = match_temperature(&trained.model, images, samples)?.temperature.value();
+    ensure!(
+        temperature > 0.0 && temperature.is_finite(),
+        "the network without noise has no best temperature: {temperature} fits best"
+    );
+    Ok(temperature)
+}
+
+/// The temperature of a network that was exported with one.
+pub fn stored_temperature(trained: &Trained) -> Option<f64> {
+    let temperature = trained.progress.config.get(TEMPERATURE)?.as_f64()?;
+    (temperature > 0.0 && temperature.is_finite()).then_some(temperature)
+}
+
+/// Writes the folder, completely or not at all, with the temperature of the network without noise
+/// if it is known.
+pub fn export(trained: &Trained, temperature: Option<f64>, dir: &Path) -> Result<()> {
     ensure_free(dir)?;
     let parent = match dir.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -35,7 +74,7 @@ pub fn export(trained: &Trained, dir: &Path) -> Result<()> {
     let cannot = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
     fs::create_dir_all(parent).with_context(|| cannot("create the folder", parent))?;
     let unfinished = parent.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
-    let written = write(trained, &unfinished).and_then(|()| {
+    let written = write(trained, temperature, &unfinished).and_then(|()| {
         // The rename replaces an empty folder, but fails if the folder has been filled meanwhile.
         fs::rename(&unfinished, dir).with_context(|| cannot("write the folder", dir))
     });
@@ -65,29 +104,33 @@ fn ensure_free(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn write(trained: &Trained, folder: &Path) -> Result<()> {
+fn write(trained: &Trained, temperature: Option<f64>, folder: &Path) -> Result<()> {
     fs::create_dir(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
-    checkpoint(trained)?.save(folder.join(EXPORTED))?;
+    checkpoint(trained, temperature)?.save(folder.join(EXPORTED))?;
     let config = Config { machine: Machine::default(), ..trained.config.clone() };
     let text = serde_json::to_string_pretty(&config)? + "\n";
     lab::write_atomic(folder.join(run::CONFIG), text)?;
     lab::write_atomic(folder.join(run::METRICS), metrics(trained)?)?;
-    lab::write_atomic(folder.join("README.md"), card::text(trained)?)?;
+    lab::write_atomic(folder.join("README.md"), card::text(trained, temperature)?)?;
     Ok(())
 }
 
 /// The network without the optimizer. The layers are listed in the file's own document, so that it
 /// can be used without this program.
-fn checkpoint(trained: &Trained) -> Result<Checkpoint> {
+fn checkpoint(trained: &Trained, temperature: Option<f64>) -> Result<Checkpoint> {
     let (settings, network) = (&trained.config.settings, trained.config.network());
+    let mut config = json!({
+        "plan": plan(&network)?,
+        "parts": network.parts()?,
+        "classifier": network.classifier_name(),
+        "settings": settings,
+    });
+    if let Some(temperature) = temperature {
+        config[TEMPERATURE] = temperature.into();
+    }
     let progress = Progress {
-        config: json!({
-            "plan": plan(&network)?,
-            "parts": network.parts()?,
-            "classifier": network.classifier_name(),
-            "settings": settings,
-        }),
+        config,
         state: serde_json::to_value(trained.record())?,
         ..trained.progress.clone()
     };

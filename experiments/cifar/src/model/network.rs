@@ -3,7 +3,7 @@
 use anyhow::Result;
 use candle_core::Tensor;
 use candle_nn::{Linear, Module, VarBuilder};
-use vmf_candle::{ConvStack, Forward, Pass, Posterior, VmfConfig, VmfConv2d, vmf_conv2d};
+use vmf_candle::{ConvStack, Forward, Moments, Pass, Posterior, VmfConfig, VmfConv2d, vmf_conv2d};
 
 use super::{Layer, NetworkConfig, Part};
 
@@ -84,6 +84,13 @@ impl Forward for Features {
             Stage::Residual(block) => block.forward(&xs, pass),
         })
     }
+
+    fn propagate(&self, xs: &Moments) -> candle_core::Result<Moments> {
+        self.stages.iter().try_fold(xs.clone(), |xs, stage| match stage {
+            Stage::Units(chain) => chain.propagate(&xs),
+            Stage::Residual(block) => block.propagate(&xs),
+        })
+    }
 }
 
 impl Forward for Block {
@@ -93,6 +100,14 @@ impl Forward for Block {
             None => xs.clone(),
         };
         self.second.forward_residual(&self.first.forward(xs, pass)?, &skip, pass)
+    }
+
+    fn propagate(&self, xs: &Moments) -> candle_core::Result<Moments> {
+        let skip = match &self.projection {
+            Some(projection) => projection.propagate(xs)?,
+            None => xs.clone(),
+        };
+        self.second.propagate_residual(&self.first.propagate(xs)?, &skip)
     }
 }
 
@@ -110,6 +125,12 @@ impl Module for Classifier {
             _ => features.flatten_from(2)?.mean(2)?,
         };
         self.linear.forward(&features)
+    }
+}
+
+impl Classifier {
+    fn propagate(&self, features: &Moments) -> candle_core::Result<Moments> {
+        features.mean_over((2, 3))?.linear(&self.linear)
     }
 }
 
@@ -134,6 +155,10 @@ impl Forward for Network {
     /// From images (N, channels, 32, 32) to logits (N, classes).
     fn forward(&self, images: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
         self.classifier.forward(&self.features.forward(images, pass)?)
+    }
+
+    fn propagate(&self, images: &Moments) -> candle_core::Result<Moments> {
+        self.classifier.propagate(&self.features.propagate(images)?)
     }
 }
 

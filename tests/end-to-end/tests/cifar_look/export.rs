@@ -8,7 +8,7 @@ use std::process::Command;
 use candle_core::{Device, Tensor};
 use cifar::trained::Trained;
 use serde_json::Value;
-use vmf_candle::{Forward, Pass};
+use vmf_candle::{Checkpoint, Forward, Pass};
 
 use super::*;
 
@@ -59,6 +59,20 @@ fn an_exported_network_answers_as_its_run_does() {
     );
     assert_eq!(metrics(&exported), metrics(&folder.join("gone")));
     python_agrees(&exported, &image);
+
+    // A temperature for the network without noise, which stays with it.
+    succeeds(folder, &["export", "gone", "tempered", "--temperature"]);
+    succeeds(folder, &["export", "tempered", "tempered-again"]);
+    let config = |name: &str| {
+        let checkpoint = Checkpoint::open(folder.join(name).join("model.safetensors")).unwrap();
+        checkpoint.progress().config.clone()
+    };
+    let temperature = config("tempered")["temperature"].as_f64().unwrap();
+    assert!((0.1..10.0).contains(&temperature), "{temperature}");
+    assert_eq!(config("tempered-again"), config("tempered"));
+    assert!(config("again").get("temperature").is_none());
+    let card = fs::read_to_string(folder.join("tempered/README.md")).unwrap();
+    assert!(card.contains(&format!("model.temperature).softmax(1)  # {temperature:.4}")), "{card}");
 }
 
 /// Where there is PyTorch (`VMF_PYTHON` names the interpreter), it must compute the same logits

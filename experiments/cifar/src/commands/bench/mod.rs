@@ -5,6 +5,7 @@
 //! images are random.
 
 mod machine;
+mod predictions;
 mod stock;
 
 use crate::device;
@@ -15,6 +16,7 @@ use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW, VarMap};
 use machine::Clock;
+use predictions::Prediction;
 use serde::Serialize;
 use std::fmt;
 use stock::{Mode, StockNetwork};
@@ -62,6 +64,11 @@ pub struct Args {
     /// Alternate steps with and without noise and KL, and report what they cost
     #[arg(long, conflicts_with = "no_noise")]
     pub noise_cost: bool,
+
+    /// Also time the ways to predict, in turn: noise off, the expected pass in both grades, and
+    /// Monte Carlo
+    #[arg(long)]
+    pub predictions: bool,
 
     /// Device to compute on: cpu, cuda or cuda:N
     #[arg(long, default_value = "cpu")]
@@ -118,6 +125,8 @@ struct Report {
     wall_step_ms: f64,
     /// A forward pass with running statistics, with noise if training has noise.
     evaluation_ms: f64,
+    /// The ways to predict, with `--predictions`.
+    predictions: Vec<Prediction>,
     /// The whole step without noise and KL, with `--noise-cost`.
     plain_step_ms: Option<f64>,
     /// The time of a step with noise and KL divided by that of the neighbouring step without: the
@@ -158,6 +167,11 @@ fn measure(args: &Args, threads: usize) -> Result<Report> {
             "{name} is {count}; it must be at least {least} and at most {STEPS}"
         );
     }
+    ensure!(
+        !args.predictions || args.ops == Ops::Fused,
+        "--predictions times the variational network: leave `--ops {}` away",
+        format!("{:?}", args.ops).to_lowercase()
+    );
     let network = NetworkConfig { model: args.model, width: args.width, ..Default::default() };
     let device = device::parse(&args.device)?;
     let mut subject: Box<dyn Subject> = match args.ops {
@@ -203,6 +217,7 @@ fn measure(args: &Args, threads: usize) -> Result<Report> {
         }
     });
     failure?;
+    let predictions = subject.predictions(&images, args)?;
 
     let Fastest { parts: [forward, backward, optimizer], step, wall_step } = timed;
     let images_per_second = args.batch as f64 / step;
@@ -221,6 +236,7 @@ fn measure(args: &Args, threads: usize) -> Result<Report> {
         step_ms: step * 1e3,
         wall_step_ms: wall_step * 1e3,
         evaluation_ms: evaluation * 1e3,
+        predictions,
         plain_step_ms: args.noise_cost.then_some(plain.step * 1e3),
         noise_cost: median(costs),
         images_per_second,
@@ -279,6 +295,11 @@ trait Subject {
 
     /// A forward pass with running statistics.
     fn evaluate(&self, images: &Tensor, noise: bool) -> Result<()>;
+
+    /// The ways to predict, if they are asked for.
+    fn predictions(&self, _images: &Tensor, _args: &Args) -> Result<Vec<Prediction>> {
+        Ok(Vec::new())
+    }
 }
 
 struct Fused {
@@ -331,6 +352,13 @@ impl Subject for Fused {
         };
         self.model.forward(images, &pass)?.sum_all()?.to_scalar::<f32>()?;
         Ok(())
+    }
+
+    fn predictions(&self, images: &Tensor, args: &Args) -> Result<Vec<Prediction>> {
+        match args.predictions {
+            true => predictions::measure(self, images, args.clock, args.steps),
+            false => Ok(Vec::new()),
+        }
     }
 }
 
@@ -435,6 +463,10 @@ impl fmt::Display for Report {
         }
         writeln!(f, "{:.1} GB/s", self.bandwidth)?;
         let minutes = self.epoch_seconds / 60.0;
-        write!(f, "{:<12}{minutes:>9.1} minutes for {EPOCH} images", "epoch")
+        write!(f, "{:<12}{minutes:>9.1} minutes for {EPOCH} images", "epoch")?;
+        if !self.predictions.is_empty() {
+            write!(f, "\n\nprediction of a batch")?;
+        }
+        self.predictions.iter().try_for_each(|prediction| write!(f, "\n{prediction}"))
     }
 }
