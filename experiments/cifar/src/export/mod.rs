@@ -44,6 +44,7 @@ pub fn export(trained: &Trained, dir: &Path) -> Result<()> {
         let _ = fs::remove_dir_all(&unfinished);
         return Err(error);
     }
+    lab::sync_folder(parent);
     Ok(())
 }
 
