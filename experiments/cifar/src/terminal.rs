@@ -1,4 +1,4 @@
-//! Printing that never panics.
+//! Printing that never panics, for a program that trains for hours.
 //!
 //! `println!` panics if standard output is gone: the reader of a pipe has ended, the disk is full,
 //! or the terminal was closed. A training of hours must not end because of that, and a command
@@ -22,7 +22,7 @@ pub fn print(line: impl Display) -> Result<()> {
 /// so once, and training continues: the run's folder holds the same numbers.
 pub fn say(line: impl Display) {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if let Err(error) = write_line(&without_controls(&line.to_string(), "\n"))
+    if let Err(error) = write_line(&lab::printable(&line.to_string()))
         && !WARNED.swap(true, Ordering::Relaxed)
     {
         note(format!("cannot write to standard output: {error}; continuing without it"));
@@ -31,27 +31,15 @@ pub fn say(line: impl Display) {
 
 /// Prints a line to standard error. If that fails, there is no place left to report it.
 pub fn note(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{}", without_controls(&line.to_string(), "\n"));
+    lab::note!("{line}");
 }
 
 /// A path for people. Characters that a terminal would obey are escaped, because the name of a file
 /// may come from anywhere.
 pub fn printable(path: &Path) -> String {
-    without_controls(&path.display().to_string(), "")
-}
-
-/// Escapes control characters, and characters that reverse the direction of text.
-fn without_controls(text: &str, allowed: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for character in text.chars() {
-        let is_direction = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if (character.is_control() || is_direction) && !allowed.contains(character) {
-            printable.extend(character.escape_default());
-        } else {
-            printable.push(character);
-        }
-    }
-    printable
+    // Unlike in a text, a new line in a name is no part of the layout.
+    let name = path.display().to_string().replace('\n', "\\n").replace('\t', "\\t");
+    lab::printable(&name).into_owned()
 }
 
 /// An error with its causes, on one line. A cause is left out if the text before it contains it.

@@ -77,12 +77,18 @@ pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Resul
         file.write_all(contents.as_ref())?;
         file.as_file().sync_all()?;
         file.persist(path)?;
-        // Syncing the folder makes the rename durable. Where a file system cannot do that, the
-        // contents are safe all the same.
-        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        sync_folder(folder);
         Ok(())
     };
     write().map_err(|source| failed("write", path, source))
+}
+
+/// Makes the names in a folder survive a power cut: a rename is durable once its folder is synced.
+///
+/// Some file systems cannot do that. The contents of files are safe there all the same, so that it
+/// is no error.
+pub fn sync_folder(folder: impl AsRef<Path>) {
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
 }
 
 /// Opens a regular file for reading.

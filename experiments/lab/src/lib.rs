@@ -31,7 +31,7 @@ mod verdict;
 
 pub use csv::{Csv, Field};
 pub use error::{Error, Result};
-pub use files::{OutDir, open_file, read_file, write_atomic};
+pub use files::{OutDir, open_file, read_file, sync_folder, write_atomic};
 pub use journal::{Entries, Journal};
 pub use number::{round_trip, seventeen_digits, significant};
 pub use progress_bar::ProgressBar;

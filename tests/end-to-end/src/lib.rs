@@ -1,6 +1,8 @@
 //! End-to-end tests: the programs as a person runs them.
 
 pub mod cifar;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod fault;
 
 use std::io::PipeReader;
 use std::path::PathBuf;

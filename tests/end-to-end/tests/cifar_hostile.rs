@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use end_to_end::cifar::{TINY, both, cifar, copy, failed, fails, succeeds, tiny};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 /// Bytes of address space that a program may use here: enough for a tiny network, and far from what
 /// a hostile file asks for.
@@ -128,7 +129,8 @@ fn a_checkpoint_is_compared_with_its_configuration_before_a_network_is_built() {
     failed(&limited(folder, &["eval", "run"]), &["last.safetensors", "its header has"]);
 }
 
-/// Overwrites the values of a tensor in a safetensors file, or the first of them.
+/// Overwrites the values of a tensor in a checkpoint, or the first of them, and makes its checksum
+/// right again.
 fn poke(file: &Path, tensor: &str, value: f32, all: bool) {
     let mut bytes = fs::read(file).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -139,6 +141,12 @@ fn poke(file: &Path, tensor: &str, value: f32, all: bool) {
     for chunk in bytes[start..end].chunks_exact_mut(4) {
         chunk.copy_from_slice(&value.to_le_bytes());
     }
+    let digits = header["__metadata__"]["sha256"].as_str().unwrap().as_bytes();
+    let at = bytes.windows(digits.len()).position(|part| part == digits).unwrap();
+    bytes[at..at + 64].fill(b'0');
+    let sum = Sha256::digest(&bytes);
+    let digits: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes[at..at + 64].copy_from_slice(digits.as_bytes());
     fs::write(file, bytes).unwrap();
 }
 

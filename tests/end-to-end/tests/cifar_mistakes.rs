@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use end_to_end::cifar::{Running, TINY, both, failed, names_in, tiny, train};
+use end_to_end::cifar::{Running, TINY, both, cifar, failed, names_in, tiny, train};
 use end_to_end::program;
 
 /// Runs `cifar train`, which must fail with exit code 1 and these words.
@@ -127,6 +127,21 @@ fn a_damaged_or_foreign_file_of_a_run_is_named_and_left_alone() {
         &["last.safetensors", "not a usable checkpoint", "best.safetensors"],
     );
     assert!(fs::read(&last).unwrap() == half);
+
+    // A single bit of a weight.
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(&last, &flipped).unwrap();
+    let sound = "previous.safetensors (the checkpoint before, which is sound)";
+    fails(temp.path(), &["--resume", "run"], &["last.safetensors is damaged", sound]);
+    let export = |more: &[&str]| {
+        let arguments = [&["export", "run", "out"], more].concat();
+        cifar(temp.path(), &arguments).output().unwrap()
+    };
+    failed(&export(&[]), &["last.safetensors is damaged", "previous.safetensors is sound"]);
+    let unverified = export(&["--unverified"]);
+    assert!(unverified.status.success(), "{}", both(&unverified));
+    assert!(fs::read(&last).unwrap() == flipped);
 
     tiny(temp.path(), "other", &["--epochs", "1", "--seed", "5"]);
     fs::copy(temp.path().join("other/last.safetensors"), &last).unwrap();

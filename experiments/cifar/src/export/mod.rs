@@ -83,6 +83,7 @@ pub fn export(trained: &Trained, temperature: Option<f64>, dir: &Path) -> Result
         let _ = fs::remove_dir_all(&unfinished);
         return Err(error);
     }
+    lab::sync_folder(parent);
     Ok(())
 }
 
