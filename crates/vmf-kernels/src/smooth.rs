@@ -75,7 +75,8 @@ impl<E: Element<Real: Elementary>> Kernel for Forward<'_, E> {
         match self.activation {
             Smooth::Gelu => elements.for_each(|(y, x)| {
                 let x = x.to_real();
-                *y = E::from_real(x * x.cdf::<S>());
+                let step = E::Real::from_f64(if x < E::Real::ZERO { 0.0 } else { 1.0 });
+                *y = E::from_real(x * near(x, x.cdf::<S>(), step));
             }),
             Smooth::Silu => elements.for_each(|(y, x)| {
                 let x = x.to_real();
@@ -101,7 +102,10 @@ impl<E: Element<Real: Elementary>> Kernel for Backward<'_, E> {
         match self.activation {
             Smooth::Gelu => elements.for_each(|(dx, (x, dy))| {
                 let x = x.to_real();
-                let slope = x.mul_add::<S>(x.pdf::<S>(), x.cdf::<S>());
+                let step = E::Real::from_f64(if x < E::Real::ZERO { 0.0 } else { 1.0 });
+                let pdf = near(x, x.pdf::<S>(), E::Real::ZERO);
+                let cdf = near(x, x.cdf::<S>(), step);
+                let slope = x.mul_add::<S>(pdf, cdf);
                 *dx = E::from_real(dy.to_real() * slope);
             }),
             Smooth::Silu => elements.for_each(|(dx, (x, dy))| {
@@ -112,6 +116,14 @@ impl<E: Element<Real: Elementary>> Kernel for Backward<'_, E> {
             }),
         }
     }
+}
+
+/// `value` up to a distance of 14 from 0, and `limit` beyond. The normal distribution function and
+/// its density are tiny there, but not 0, and x may be large.
+#[inline(always)]
+fn near<R: Elementary>(x: R, value: R, limit: R) -> R {
+    const END: f64 = 14.0;
+    if x > R::from_f64(END) || x < R::from_f64(-END) { limit } else { value }
 }
 
 /// `s = 1 / (1 + exp(-x))` and `1 - s`, neither by a subtraction that cancels.

@@ -161,7 +161,10 @@ fn single_precision_agrees_with_double_on_every_instruction_set() {
                     assert_close(a, b, 1e-5, &format!("{what} {name}"));
                 };
                 close(&y, &case.definition(), "y");
-                close(&du, &expected_du, "du");
+                // Two elements are -1 and 1 whatever they were: their gradient is all rounding.
+                if shape.length() > 2 || norm == Norm::None {
+                    close(&du, &expected_du, "du");
+                }
                 close(&found.gain, &expected.gain, "dgain");
                 close(&found.shift, &expected.shift, "dshift");
                 close(&found.sigma, &expected.sigma, "dsigma");
