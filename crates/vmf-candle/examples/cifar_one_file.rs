@@ -139,7 +139,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             adam.set_learning_rate(lr.at(step.into()));
             adam.backward_step(&elbo.loss(&nll, &posterior)?.total)?;
             if beta.is_due(step) {
-                beta.update(step, &network, &posterior, &images, (&held_out.0, &held_out.1))?;
+                beta.update(
+                    step,
+                    &network,
+                    &posterior,
+                    (&images, &labels),
+                    (&held_out.0, &held_out.1),
+                )?;
             }
             step += 1;
             nll_sum += nll.to_scalar::<f32>()?;

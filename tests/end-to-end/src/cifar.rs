@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::program;
 
-/// A network and a data set that train in a second or two.
+/// A network and a data set that train in a second or two: 323 images to train on and 17 held out.
 pub const TINY: [&str; 19] = [
     "--data",
     "synthetic",
     "--train-images",
-    "320",
+    "340",
     "--test-images",
     "100",
     "--depth",

@@ -18,7 +18,7 @@ fn settings_that_make_no_sense_are_named() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path();
     for (more, words) in [
-        (&["--batch", "400"][..], &["batch of 400", "320 images", "--batch"][..]),
+        (&["--batch", "400"][..], &["batch of 400", "323 images", "--batch"][..]),
         (&["--batch", "1"], &["at least 2"]),
         (&["--width", "0"], &["width"]),
         (&["--lr=-1"], &["--lr"]),

@@ -7,6 +7,10 @@
 //! how much: `ln T` is 0 for a calibrated network, and above 0 for an overconfident one. Unlike the
 //! gap between confidence and accuracy it has no jumps, and it comes with a standard error.
 //!
+//! A network that has only begun to learn may be overconfident on every example, and training
+//! itself cures that. So overconfidence on the examples of the step is subtracted: what remains is
+//! overfitting, which training does not see.
+//!
 //! The constants below were chosen on small networks. They have not been tried on a whole training
 //! of CIFAR-10 yet: compare with a fixed beta.
 //!
@@ -71,6 +75,13 @@ impl Signal {
         let floor = f64::from(f32::MIN_POSITIVE);
         let logs = log_softmax(&probs.to_dtype(DType::F64)?.maximum(floor)?.log()?)?;
         Ok(temperature(&logs.flatten_all()?.to_vec1::<f64>()?, &labels))
+    }
+
+    /// The part of this signal that training examples, with a signal of their own, do not share:
+    /// their overconfidence is subtracted as far as it exceeds its standard error.
+    pub fn beyond(self, training: Self) -> Self {
+        let shared = (training.ln_temperature - training.standard_error).max(0.0);
+        Self { ln_temperature: self.ln_temperature - shared, ..self }
     }
 
     /// From standardized residuals of a regression, `(target - mean) / deviation` with the
@@ -152,7 +163,7 @@ const LARGEST_LN: f64 = 5.0;
 ///     let loss = Elbo::new(32).beta(beta.value()).loss(&nll, &posterior)?;
 ///     adam.backward_step(&loss.total)?;
 ///     if beta.is_due(step) {
-///         beta.update(step, &model, &posterior, &xs, (&held_out, &held_out_labels))?;
+///         beta.update(step, &model, &posterior, (&xs, &ys), (&held_out, &held_out_labels))?;
 ///     }
 /// }
 /// # Ok(()) }
@@ -194,20 +205,24 @@ impl AutoBeta {
     }
 
     /// Measures how overconfident the model is on held-out examples, as its
-    /// [expected](Samples::expected) prediction is, and moves beta. `xs` are training inputs, such
-    /// as those of this step, on which it measures the statistics and variances of the network as
-    /// it is now; the running ones lag behind while weights move fast.
+    /// [expected](Samples::expected) prediction is, and moves beta. `xs` and `ys` are training
+    /// inputs and their labels, such as those of this step. It measures the statistics and variances
+    /// of the network on them, since the running ones lag behind while weights move fast, and what
+    /// overconfidence they [share](Signal::beyond).
     pub fn update<M: Forward + ?Sized>(
         &mut self,
         step: u32,
         model: &M,
         posterior: &Posterior,
-        xs: &Tensor,
+        (xs, ys): (&Tensor, &Tensor),
         (held_out, labels): (&Tensor, &Tensor),
     ) -> Result<Signal> {
         measure_roughly(model, posterior, xs)?;
-        let prediction = predict(model, held_out, Samples::expected(posterior))?;
-        let signal = Signal::of_classes(&prediction.probs, labels)?;
+        let signal_on = |xs: &Tensor, labels: &Tensor| {
+            let prediction = predict(model, xs, Samples::expected(posterior))?;
+            Signal::of_classes(&prediction.probs, labels)
+        };
+        let signal = signal_on(held_out, labels)?.beyond(signal_on(xs, ys)?);
         self.observe(step, signal);
         Ok(signal)
     }
@@ -290,6 +305,17 @@ mod tests {
         let z: Vec<f64> = (0..10_000).map(|i| 2.0 * 2f64.sqrt() * f64::from(i).sin()).collect();
         let signal = Signal::of_residuals(&z);
         assert!((signal.ln_temperature - 2f64.ln()).abs() < 0.01, "{signal:?}");
+    }
+
+    #[test]
+    fn overconfidence_that_training_examples_share_does_not_count() {
+        let signal = |ln_temperature, standard_error| Signal { ln_temperature, standard_error };
+        let held_out = signal(0.5, 0.1);
+        assert_eq!(held_out.beyond(signal(0.4, 0.2)), signal(0.3, 0.1));
+        // Neither what is uncertain nor underconfidence is subtracted.
+        for training in [signal(0.4, 0.5), signal(-1.0, 0.1), signal(5.0, f64::INFINITY)] {
+            assert_eq!(held_out.beyond(training), held_out);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use anyhow::Result;
 use candle_core::Device;
 
 use super::Trainer;
+use crate::beta::Beta;
 use crate::data::Dataset;
 use crate::settings::Settings;
 
@@ -30,6 +31,8 @@ pub fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f6
         // reported by training, not here.
         lr: 0.0,
         noise_lr: 0.0,
+        // Automatic beta measures in one of many steps only.
+        beta: Beta::Fixed(0.0),
         ..settings.clone()
     };
     let batch = timed.batch;

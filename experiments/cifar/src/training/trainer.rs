@@ -235,7 +235,7 @@ impl Trainer {
         self.adam
             .backward_step(&loss.total)
             .with_context(|| format!("step {} (epoch {})", self.step, self.epoch + 1))?;
-        self.find_beta(&images)?;
+        self.find_beta((&images, &labels))?;
         self.step += 1;
         self.state.step_in_epoch += 1;
         self.state.sums.images += count as u64;
@@ -245,8 +245,9 @@ impl Trainer {
     }
 
     /// Measures on held-out images whether the network is overconfident, and moves beta, if beta is
-    /// automatic and it is time. `images` are those of the step.
-    fn find_beta(&mut self, images: &Tensor) -> Result<()> {
+    /// automatic and it is time. `trained` are the images and labels of
+    /// the step.
+    fn find_beta(&mut self, trained: (&Tensor, &Tensor)) -> Result<()> {
         let Some(auto_beta) = &mut self.state.auto_beta else { return Ok(()) };
         if !auto_beta.is_due(self.step) {
             return Ok(());
@@ -259,10 +260,18 @@ impl Trainer {
         let batch = Batch::of(&self.set, &self.set.held_out, &places);
         let (held_out, labels) = batch.into_tensors(&self.device)?;
         let (model, posterior) = (&self.model, &self.posterior);
-        let signal = auto_beta.update(self.step, model, posterior, images, (&held_out, &labels))?;
+        let signal = auto_beta
+            .update(self.step, model, posterior, trained, (&held_out, &labels))
+            .with_context(|| {
+            format!(
+                "step {} (epoch {}): automatic beta cannot be measured. {REMEDIES}",
+                self.step,
+                self.epoch + 1
+            )
+        })?;
         tracing::info!(
-            step = self.step,
-            "held-out ln T {:.4} +- {:.4}: beta {:.3e}",
+            "step {}: held-out ln T {:.4} +- {:.4}, beta {:.3e}",
+            self.step,
             signal.ln_temperature,
             signal.standard_error,
             auto_beta.value()
@@ -306,7 +315,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Ends the epoch: measures statistics and evaluates the network in one pass. Returns the record of the epoch, and whether this is the best network so far.
+    /// Ends the epoch: measures statistics and evaluates the network in one pass. Returns the
+    /// record of the epoch, and whether this is the best network so far.
     pub fn finish_epoch(&mut self) -> Result<(Record, bool)> {
         self.ensure_finite()?;
         let (beta, lr) = (self.beta(), self.settings.lr_at(self.time()));

@@ -20,7 +20,7 @@ const TINY: [&str; 18] = [
     "--data",
     "synthetic",
     "--train-images",
-    "320",
+    "340",
     "--test-images",
     "100",
     "--depth",
@@ -69,7 +69,7 @@ fn mistakes_are_named() {
         &["\"conv1\"", "features.0, features.4, features.8"],
     );
     fails(folder, &landscape(&["--points", "8"]), &["--points", "odd"]);
-    fails(folder, &landscape(&["--images", "1000"]), &["--images is 1000", "320 training images"]);
+    fails(folder, &landscape(&["--images", "1000"]), &["--images is 1000", "323 training images"]);
     fails(folder, &["landscape", "nowhere"], &["nowhere", "no run"]);
     fails(folder, &["predict", "run", "x.png", "--top", "0"], &["--top"]);
 

@@ -187,8 +187,9 @@ impl Session {
             }
         }
         terminal::say(format!(
-            "done: {} holds the network with the lowest test NLL, {} the last one",
+            "done: {} holds the network with the lowest NLL on {}, {} the last one",
             self.run.best().display(),
+            if self.settings.held_out > 0.0 { "held-out images" } else { "training images" },
             self.run.last().display()
         ));
         Ok(())
