@@ -11,7 +11,7 @@ mod reestimate;
 mod samples;
 
 pub(crate) use reestimate::measure_roughly;
-pub use reestimate::{Reestimated, reestimate, reestimate_mean};
+pub use reestimate::{Reestimated, reestimate, reestimate_across, reestimate_mean};
 pub use samples::{Folding, Samples};
 
 use crate::pass::{Forward, Pass};
