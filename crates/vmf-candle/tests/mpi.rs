@@ -25,7 +25,7 @@ fn main() -> Result<()> {
 fn check_training(ranks: Ranks) -> Result<()> {
     let single = Training { batch: 10, ..Training::WHOLE };
     let double = Training { dtype: DType::F64, steps: (0, 100), ..Training::WHOLE };
-    for (training, tolerances) in [(single, (1e-3, 1e-2)), (double, (1e-10, 1e-9))] {
+    for (training, tolerances) in [(single, (1e-5, 1e-4)), (double, (1e-13, 1e-12))] {
         let shared = train(ranks, training)?;
         assert_eq!(shared, train(ranks, training)?, "two runs on the same ranks");
         let bits = shared.variables.iter().flat_map(|(_, values)| values);

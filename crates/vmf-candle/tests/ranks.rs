@@ -119,7 +119,8 @@ fn a_shared_batch_is_normalized_as_a_whole_one() {
     }
 }
 
-/// In double precision the trainings differ by the rounding of sums alone.
+/// In double precision the trainings differ by the rounding of sums alone: by 1e-15 in losses and
+/// 4e-15 in variables when this was written.
 #[test]
 fn a_training_does_not_depend_on_the_number_of_ranks() {
     let training = Training { dtype: DType::F64, ..Training::WHOLE };
@@ -128,11 +129,12 @@ fn a_training_does_not_depend_on_the_number_of_ranks() {
     for size in [2, 3, 4] {
         let (losses, variables) = distance(&alone, &train_on(size, training));
         println!("{size} ranks in f64: losses {losses:e}, variables {variables:e}");
-        assert!(losses < 1e-10 && variables < 1e-9, "{size} ranks: {losses:e} {variables:e}");
+        assert!(losses < 1e-13 && variables < 1e-12, "{size} ranks: {losses:e} {variables:e}");
     }
 }
 
-/// The fused kernels compute in single precision, whose rounding 200 steps amplify.
+/// The fused kernels compute in single precision, whose rounding 200 steps amplify: to 5e-7 in losses
+/// and 6e-6 in variables when this was written.
 #[test]
 fn nor_does_it_in_single_precision_with_batches_that_do_not_divide() {
     for (batch, sizes) in [(12, &[2, 4][..]), (10, &[3])] {
@@ -143,7 +145,7 @@ fn nor_does_it_in_single_precision_with_batches_that_do_not_divide() {
             assert_eq!(shared, train_on(size, training), "two runs on {size} ranks");
             let (losses, variables) = distance(&alone, &shared);
             println!("{size} ranks, batch {batch}: losses {losses:e}, variables {variables:e}");
-            assert!(losses < 1e-3 && variables < 1e-2, "{size}: {losses:e} {variables:e}");
+            assert!(losses < 1e-5 && variables < 1e-4, "{size}: {losses:e} {variables:e}");
         }
     }
 }
@@ -160,7 +162,7 @@ fn a_checkpoint_of_four_ranks_is_continued_on_one_or_three() {
         let rest = train_on(size, rest);
         let losses = [&begun.losses[..], &rest.losses].concat();
         let (losses, variables) = distance(&alone, &Trained { losses, ..rest });
-        assert!(losses < 1e-10 && variables < 1e-9, "{size}: {losses:e} {variables:e}");
+        assert!(losses < 1e-13 && variables < 1e-12, "{size}: {losses:e} {variables:e}");
     }
 }
 

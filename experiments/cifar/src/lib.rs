@@ -35,6 +35,7 @@ pub mod limits;
 pub mod lock;
 pub mod model;
 pub mod prediction;
+pub mod ranks;
 pub mod report;
 pub mod run;
 pub mod settings;

@@ -9,11 +9,13 @@ use cifar::checkpoint;
 use cifar::commands::{self, AlreadyReported};
 use cifar::data::fetch::hub;
 use cifar::interrupt::{self, Interrupted};
+use cifar::ranks::{Agreed, World};
 use cifar::terminal;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use vmf_candle::ranks::Ranks;
 
 /// VGG networks of variational units on CIFAR-10. Without a command: a first look, which trains two
 /// of them and compares them.
@@ -85,24 +87,48 @@ fn main() -> ExitCode {
     keep_freed_memory();
     silence_decoder();
     let cli = Cli::parse();
-    log(cli.verbose);
     if cli.unverified {
         checkpoint::skip_verification();
     }
-    match run(cli.command) {
+    let world = match begin(cli.command.as_ref()) {
+        Ok(world) => world,
+        Err(error) => {
+            terminal::note(format!("error: {}", terminal::with_causes(&error)));
+            return ExitCode::FAILURE;
+        }
+    };
+    let ranks = world.ranks();
+    // One rank speaks for all, unless it is about errors.
+    log(cli.verbose, ranks.is_first());
+    match run(cli.command, ranks) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<Interrupted>() => ExitCode::from(interrupt::EXIT_CODE),
         Err(error) if error.is::<AlreadyReported>() => ExitCode::FAILURE,
+        Err(error) if error.is::<Agreed>() && !ranks.is_first() => ExitCode::FAILURE,
         Err(error) => {
+            if !error.is::<Agreed>() {
+                world.abort(&error);
+            }
             terminal::note(format!("error: {}", terminal::with_causes(&error)));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(command: Option<Command>) -> Result<()> {
+/// Joins the processes that were started together with this one.
+fn begin(command: Option<&Command>) -> Result<World> {
+    let name = match command {
+        Some(Command::Train(_)) => "train",
+        Some(Command::Eval(_)) => "eval",
+        Some(_) => "COMMAND",
+        None => "",
+    };
+    World::begin(name, name == "train")
+}
+
+fn run(command: Option<Command>, ranks: Ranks) -> Result<()> {
     match command.unwrap_or_else(|| Command::FirstLook(Box::default())) {
-        Command::Train(args) => commands::train::run(&args),
+        Command::Train(args) => commands::train::run(&commands::train::Args { ranks, ..*args }),
         Command::Eval(args) => commands::eval::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Report(args) => commands::report::run(&args),
@@ -117,8 +143,9 @@ fn run(command: Option<Command>) -> Result<()> {
 
 /// Logs to standard error: warnings of our own crates, more of them with `--verbose`, and errors of
 /// all others.
-fn log(verbose: u8) {
+fn log(verbose: u8, is_first: bool) {
     let level = match verbose {
+        _ if !is_first => LevelFilter::ERROR,
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,

@@ -11,6 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 
+/// Whether another process speaks for this one.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Says nothing about progress any more: of several processes that train together, one speaks.
+pub fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
 /// Prints a line of a result to standard output. A command that cannot print its result fails.
 ///
 /// The text may hold colours, so names of files in it must be [`printable`] already.
@@ -21,6 +29,9 @@ pub fn print(line: impl Display) -> Result<()> {
 /// Prints a line about the progress of training to standard output. If that fails, a warning says
 /// so once, and training continues: the run's folder holds the same numbers.
 pub fn say(line: impl Display) {
+    if SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     static WARNED: AtomicBool = AtomicBool::new(false);
     if let Err(error) = write_line(&lab::printable(&line.to_string()))
         && !WARNED.swap(true, Ordering::Relaxed)

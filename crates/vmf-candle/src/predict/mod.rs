@@ -12,7 +12,7 @@ mod samples;
 mod temperature;
 
 pub(crate) use reestimate::measure_roughly;
-pub use reestimate::{Reestimated, reestimate, reestimate_mean};
+pub use reestimate::{Reestimated, reestimate, reestimate_across, reestimate_mean};
 pub use samples::{Folding, Samples};
 pub use temperature::match_temperature;
 

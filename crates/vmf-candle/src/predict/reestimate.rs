@@ -5,6 +5,7 @@ use crate::error::{Error, check_setting};
 use crate::finite::check_inputs;
 use crate::pass::{Forward, Pass};
 use crate::posterior::Posterior;
+use crate::ranks::{Ranks, Share};
 use crate::warning::warn;
 use candle_core::{DType, Result, Tensor};
 
@@ -55,11 +56,22 @@ pub fn reestimate<M: Forward + ?Sized>(
     posterior: &Posterior,
     batches: impl IntoIterator<Item = Result<Tensor>>,
 ) -> Result<Reestimated> {
+    reestimate_across(model, posterior, batches, Ranks::alone())
+}
+
+/// [`reestimate`] on several ranks, all of which are given the same whole batches. Each of them
+/// computes its share of the statistics; variances, which need few examples, are measured by all.
+pub fn reestimate_across<M: Forward + ?Sized>(
+    model: &M,
+    posterior: &Posterior,
+    batches: impl IntoIterator<Item = Result<Tensor>>,
+    ranks: Ranks,
+) -> Result<Reestimated> {
     let mut examples = Vec::new();
     let mut wanted = EXAMPLES;
     let batches = each(batches, |batch, xs| {
-        model.forward(xs, &Pass::estimate_noisy(NOISY_SEED, batch))?;
-        model.forward(xs, &Pass::estimate(batch))?;
+        estimate(model, xs, Pass::estimate_noisy(NOISY_SEED, batch), ranks)?;
+        estimate(model, xs, Pass::estimate(batch), ranks)?;
         let rows = wanted.min(xs.dim(0)?);
         if rows > 0 {
             examples.push(xs.narrow(0, 0, rows)?);
@@ -91,6 +103,24 @@ pub fn reestimate_mean<M: Forward + ?Sized>(
     batches: impl IntoIterator<Item = Result<Tensor>>,
 ) -> Result<usize> {
     each(batches, |batch, xs| model.forward(xs, &Pass::estimate(batch)).map(|_| ()))
+}
+
+/// A pass that records the statistics of a batch, on this rank's share of it.
+fn estimate<M: Forward + ?Sized>(model: &M, xs: &Tensor, pass: Pass, ranks: Ranks) -> Result<()> {
+    let examples = xs.dim(0)?;
+    // With fewer examples than ranks, each rank takes all of them.
+    let share: Option<Share> = match ranks.is_alone() || examples < ranks.size() {
+        true => None,
+        false => Some(ranks.share(examples)?),
+    };
+    match share {
+        None => model.forward(xs, &pass)?,
+        Some(share) => {
+            let here = xs.narrow(0, share.first(), share.count())?;
+            model.forward(&here, &pass.shared(&share))?
+        }
+    };
+    Ok(())
 }
 
 /// Hands on batches that are finite, with their numbers, and counts them.

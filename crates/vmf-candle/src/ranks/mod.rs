@@ -35,8 +35,8 @@
 //!
 //! A process alone does nothing of this: no buffer is copied and no bit changes.
 //!
-//! What connects the ranks is a [`Group`]. The features `mpi` and `nccl` have one each; nothing else
-//! in this crate knows which of them it is.
+//! What connects the ranks is a [`Group`]. The feature `mpi` has one; nothing else in this crate
+//! knows which it is.
 
 #[cfg(feature = "mpi")]
 mod mpi;

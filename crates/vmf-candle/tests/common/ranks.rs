@@ -1,5 +1,6 @@
 //! What is asked of ranks, however they are connected: threads in tests/ranks.rs, processes in
 //! tests/mpi.rs.
+#![allow(unreachable_pub)]
 
 use crate::common::{largest_difference, named, values, wave};
 use candle_core::{DType, Device, Result, Tensor, Var};

@@ -1,6 +1,7 @@
 //! Batches of images, shuffled, augmented and normalized by a thread of their own while the network
 //! computes.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
@@ -101,12 +102,23 @@ impl Batches {
     /// The training batches of an epoch from number `first` on, for a run that is resumed within an
     /// epoch.
     pub fn training(set: &Dataset, plan: Plan, epoch: u32, first: usize) -> Self {
+        Self::training_share(set, plan, 0..plan.batch, epoch, first)
+    }
+
+    /// The same, with only these places of each batch, for one of several processes that share it.
+    pub fn training_share(
+        set: &Dataset,
+        plan: Plan,
+        share: Range<usize>,
+        epoch: u32,
+        first: usize,
+    ) -> Self {
         let order = Draws::new(plan.seed, "data.order", epoch).permutation(set.train.len());
         let views = Views::of_epoch(set, plan, epoch);
         let whole = order.len() / plan.batch.max(1);
         let places = (first..whole).map(move |number| {
             let start = number * plan.batch;
-            order[start..start + plan.batch].to_vec()
+            order[start + share.start..start + share.end].to_vec()
         });
         Self::start(set, set.train.clone(), views, places)
     }
@@ -231,6 +243,17 @@ mod tests {
         assert_eq!(rest, epoch[4..]);
         let next: Vec<Batch> = Batches::training(&set, PLAN, 6, 0).collect();
         assert_ne!(next[0], epoch[0]);
+    }
+
+    #[test]
+    fn the_shares_of_several_processes_are_the_batches_of_one() {
+        let set = set();
+        let whole: Vec<Batch> = Batches::training(&set, PLAN, 2, 1).collect();
+        let share = |places| Batches::training_share(&set, PLAN, places, 2, 1);
+        for (whole, (first, second)) in whole.iter().zip(share(0..6).zip(share(6..16))) {
+            assert_eq!(whole.labels, [first.labels, second.labels].concat());
+            assert_eq!(whole.images, [first.images, second.images].concat());
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
+use vmf_candle::ranks::Ranks;
 use vmf_candle::{Forward, Pass, Samples};
 use vmf_core::metrics::{Predictions, Temperature};
 
@@ -38,7 +39,13 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     let bar = lab::ProgressBar::new(task, batches * passes);
 
     bar.message("statistics");
-    outputs::measure_statistics(model, &trained.posterior, set, settings, device)?;
+    outputs::measure_statistics(
+        model,
+        &trained.posterior,
+        set,
+        settings,
+        (device, Ranks::alone()),
+    )?;
     let classes = set.classes.len();
     let mut ways = Vec::new();
     let as_trained = |images: &Tensor, _: &Pass| model.forward(images, &Pass::mean_as_trained());

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use candle_core::Device;
-use vmf_candle::predict::{predict_stream, reestimate_mean};
-use vmf_candle::{Forward, Posterior, Samples, reestimate};
+use vmf_candle::predict::{predict_stream, reestimate_across, reestimate_mean};
+use vmf_candle::ranks::Ranks;
+use vmf_candle::{Forward, Posterior, Samples};
 use vmf_core::metrics::{PROBABILITY_FLOOR, Predictions};
 
 use crate::data::batches::{Batch, Batches, Plan};
@@ -31,14 +32,14 @@ pub fn measure_statistics<M: Forward>(
     posterior: &Posterior,
     set: &Dataset,
     settings: &Settings,
-    device: &Device,
+    (device, ranks): (&Device, Ranks),
 ) -> Result<()> {
     let (count, batch) = statistics_batches(set, settings.statistics_images);
     let plan = Plan { batch, seed: settings.seed, augment: settings.augment };
     let batches = Batches::as_trained(set, plan).take(count);
     let batches = batches.map(|batch| Ok(batch.into_tensors(device)?.0));
     if settings.method.is_noisy() {
-        reestimate(model, posterior, batches)?;
+        reestimate_across(model, posterior, batches, ranks)?;
     } else {
         reestimate_mean(model, batches)?;
     }
@@ -56,11 +57,11 @@ pub fn on_training<M: Forward>(
     set: &Dataset,
     images: usize,
     samples: Samples,
-    device: &Device,
+    on: (&Device, Ranks),
 ) -> Result<Scores> {
     let (count, batch) = statistics_batches(set, images);
     let batches = Batches::in_order(set, &set.train, batch).take(count);
-    outputs(model, batches, samples, device, || Ok(()))?.scores(set.classes.len())
+    scores(model, batches, samples, set.classes.len(), on)
 }
 
 /// Scores on all images of a split.
@@ -69,10 +70,44 @@ pub fn on_split<M: Forward>(
     set: &Dataset,
     split: &Arc<Split>,
     samples: Samples,
-    device: &Device,
+    on: (&Device, Ranks),
 ) -> Result<Scores> {
     let batches = Batches::in_order(set, split, BATCH);
-    outputs(model, batches, samples, device, || Ok(()))?.scores(set.classes.len())
+    scores(model, batches, samples, set.classes.len(), on)
+}
+
+/// Scores of one pass over batches, which the ranks take in turn.
+fn scores<M: Forward>(
+    model: &M,
+    batches: impl Iterator<Item = Batch>,
+    samples: Samples,
+    classes: usize,
+    (device, ranks): (&Device, Ranks),
+) -> Result<Scores> {
+    let (mut labels, mut places) = (Vec::<u32>::new(), Vec::new());
+    let mine = batches.enumerate().filter_map(|(number, batch)| {
+        let first = labels.len();
+        labels.extend(batch.labels());
+        let is_mine = number % ranks.size() == ranks.rank();
+        is_mine.then(|| {
+            places.push(first * classes..labels.len() * classes);
+            batch
+        })
+    });
+    let found = outputs(model, mine, samples, device, || Ok(()))?;
+    if ranks.is_alone() {
+        return found.scores(classes);
+    }
+    // Each row is that of one rank and zeros, so their sum is exact.
+    let mut probabilities = vec![0.0; labels.len() * classes];
+    let mut rows = &found.probabilities[..];
+    for place in places {
+        let (these, rest) = rows.split_at(place.len());
+        probabilities[place].copy_from_slice(these);
+        rows = rest;
+    }
+    ranks.sum_f32(&mut probabilities)?;
+    Outputs { labels, probabilities, mutual_information: Vec::new() }.scores(classes)
 }
 
 /// What a network predicts for images, in the order of the images.

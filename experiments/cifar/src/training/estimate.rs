@@ -25,6 +25,19 @@ const EVALUATION: f64 = 1.0 / 3.0;
 
 /// Estimates the seconds that all epochs will take. The network that is timed is thrown away.
 pub fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
+    let per_second = images_per_second(settings, set, device)?;
+    Ok(seconds_at(per_second, settings, set))
+}
+
+/// The seconds that all epochs take at this speed of training steps.
+pub fn seconds_at(images_per_second: f64, settings: &Settings, set: &Dataset) -> f64 {
+    let evaluated = set.test.len() + 2 * settings.statistics_images.min(set.train.len());
+    let images = set.train.len() as f64 + EVALUATION * evaluated as f64;
+    f64::from(settings.epochs) * images / images_per_second
+}
+
+/// How many images a second this process trains on, all by itself.
+pub fn images_per_second(settings: &Settings, set: &Dataset, device: &Device) -> Result<f64> {
     let timed = Settings {
         batch: if device.is_cpu() { settings.batch.min(IMAGES_ON_CPU) } else { settings.batch },
         // Learning rates do not change the time, and one that makes training diverge must be
@@ -48,8 +61,5 @@ pub fn seconds(settings: &Settings, set: &Dataset, device: &Device) -> Result<f6
         trainer.train_step(batch)?;
         fastest = fastest.min(begin.elapsed().as_secs_f64());
     }
-    let per_image = fastest / batch as f64;
-    let evaluated = set.test.len() + 2 * settings.statistics_images.min(set.train.len());
-    let images = set.train.len() as f64 + EVALUATION * evaluated as f64;
-    Ok(f64::from(settings.epochs) * images * per_image)
+    Ok(batch as f64 / fastest)
 }

@@ -5,5 +5,5 @@
 mod estimate;
 mod trainer;
 
-pub use estimate::seconds as estimated_seconds;
+pub use estimate::{images_per_second, seconds as estimated_seconds, seconds_at};
 pub use trainer::{Sums, Trainer};

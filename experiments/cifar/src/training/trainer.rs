@@ -7,7 +7,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use vmf_candle::posterior::Summary;
+use vmf_candle::ranks::{Ranks, Share};
 use vmf_candle::{
     Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Pass, Posterior, Progress,
     cross_entropy, seeded,
@@ -16,6 +18,7 @@ use vmf_candle::{
 use crate::data::Dataset;
 use crate::data::batches::{Batch, Batches, Plan};
 use crate::evaluation::outputs;
+use crate::interrupt;
 use crate::model::{Network, in_layer_order, is_finite, layer_order};
 use crate::run::{LayerSigma, Record};
 use crate::settings::Settings;
@@ -93,6 +96,10 @@ pub struct Trainer {
     epoch: u32,
     step: u32,
     state: State,
+    /// The images of each batch that this process has.
+    share: Share,
+    /// Whether a rank had been asked to stop when the last step was taken.
+    is_stop_agreed: bool,
     /// The last epoch in which a warning said that training diverges.
     diverged_in: Option<u32>,
 }
@@ -134,6 +141,7 @@ impl Trainer {
                 Some(AutoBeta::new(&posterior, set.train.len(), steps as u32)?)
             }
         };
+        let share = Ranks::alone().share(settings.batch)?;
         Ok(Self {
             settings,
             set,
@@ -150,8 +158,23 @@ impl Trainer {
                 best_nll: f64::INFINITY,
                 auto_beta,
             },
+            share,
+            is_stop_agreed: false,
             diverged_in: None,
         })
+    }
+
+    /// The same training, shared with other ranks.
+    pub fn across(self, ranks: Ranks) -> Result<Self> {
+        let share = ranks.share(self.settings.batch).with_context(|| {
+            format!("{} ranks cannot share batches of {}", ranks.size(), self.settings.batch)
+        })?;
+        Ok(Self { share, adam: self.adam.across(ranks), ..self })
+    }
+
+    /// Whether a rank had been asked to stop when the last step was taken. All ranks agree on it.
+    pub fn is_stop_agreed(&self) -> bool {
+        self.is_stop_agreed
     }
 
     /// Number of finished epochs.
@@ -200,29 +223,46 @@ impl Trainer {
         Ok(self.posterior.summary()?)
     }
 
-    /// The remaining batches of the current epoch, which another thread prepares.
-    pub fn batches(&self) -> Batches {
-        let plan = Plan {
+    fn plan(&self) -> Plan {
+        Plan {
             batch: self.settings.batch,
             seed: self.settings.seed,
             augment: self.settings.augment,
-        };
-        Batches::training(&self.set, plan, self.epoch, self.state.step_in_epoch)
+        }
+    }
+
+    /// The remaining batches of the current epoch, which another thread prepares: of each of them
+    /// the images that this process has.
+    pub fn batches(&self) -> Batches {
+        let plan = self.plan();
+        let (share, first) = (self.share.range(), self.state.step_in_epoch);
+        Batches::training_share(&self.set, plan, share, self.epoch, first)
     }
 
     /// Takes one step. If it fails, the weights are unchanged.
     pub fn train_step(&mut self, batch: Batch) -> Result<()> {
-        let count = batch.len();
+        let (count, ranks) = (batch.len(), self.share.ranks());
         let (images, labels) = batch.into_tensors(&self.device)?;
         let pass = if self.settings.method.is_noisy() {
             Pass::train(self.settings.seed, self.step)
         } else {
             Pass::train_noiseless()
         };
-        let logits = self.model.forward(&images, &pass)?;
+        let logits = self.model.forward(&images, &pass.shared(&self.share))?;
         let nll = cross_entropy(&logits, &labels)?;
-        let loss = Elbo::new(self.set.train.len()).beta(self.beta()).loss(&nll, &self.posterior)?;
-        let (nll, total) = (scalar(&loss.nll)?, scalar(&loss.total)?);
+        let elbo = Elbo::new(self.set.train.len()).beta(self.beta()).share(&self.share);
+        let loss = elbo.loss(&nll, &self.posterior)?;
+        // All ranks learn the same, so that they fail or stop together.
+        let mut sums = [
+            scalar(&loss.nll)? * count as f64,
+            scalar(&loss.total)?,
+            correct(&logits, &labels)? as f64,
+            f64::from(u8::from(interrupt::asked())),
+        ];
+        ranks.sum_f64(&mut sums)?;
+        let [nll, total, correct, asked] = sums;
+        self.is_stop_agreed = asked > 0.0;
+        let images_of_batch = self.share.batch() as u64;
         if !total.is_finite() {
             bail!(
                 "the loss is {total} at step {} (epoch {}): training cannot continue. {REMEDIES}",
@@ -230,7 +270,7 @@ impl Trainer {
                 self.epoch + 1
             );
         }
-        self.warn_of_divergence(nll);
+        self.warn_of_divergence(nll / images_of_batch as f64);
         self.adam.set_learning_rate(self.settings.lr_at(self.time()));
         self.adam
             .backward_step(&loss.total)
@@ -238,9 +278,9 @@ impl Trainer {
         self.find_beta((&images, &labels))?;
         self.step += 1;
         self.state.step_in_epoch += 1;
-        self.state.sums.images += count as u64;
-        self.state.sums.nll += nll * count as f64;
-        self.state.sums.correct += correct(&logits, &labels)?;
+        self.state.sums.images += images_of_batch;
+        self.state.sums.nll += nll;
+        self.state.sums.correct += correct as u64;
         Ok(())
     }
 
@@ -248,10 +288,21 @@ impl Trainer {
     /// automatic and it is time. `trained` are the images and labels of
     /// the step.
     fn find_beta(&mut self, trained: (&Tensor, &Tensor)) -> Result<()> {
+        let plan = self.plan();
         let Some(auto_beta) = &mut self.state.auto_beta else { return Ok(()) };
         if !auto_beta.is_due(self.step) {
             return Ok(());
         }
+        // Every rank measures on the whole batch, as one process would.
+        let ranks = self.share.ranks();
+        let whole = match ranks.is_alone() {
+            true => None,
+            false => {
+                Batches::training(&self.set, plan, self.epoch, self.state.step_in_epoch).next()
+            }
+        };
+        let whole = whole.map(|batch| batch.into_tensors(&self.device)).transpose()?;
+        let trained = whole.as_ref().map_or(trained, |(images, labels)| (images, labels));
         // Other images each time, so that all of them count in the long run.
         let all = self.set.held_out.len();
         let count = all.min(MEASURED);
@@ -269,6 +320,10 @@ impl Trainer {
                 self.epoch + 1
             )
         })?;
+        // Processors of different kinds round differently; what rank 0 has found counts.
+        if !ranks.is_alone() {
+            *auto_beta = serde_json::from_slice(&ranks.tell(&serde_json::to_vec(&auto_beta)?)?)?;
+        }
         tracing::info!(
             "step {}: held-out ln T {:.4} +- {:.4}, beta {:.3e}",
             self.step,
@@ -315,20 +370,42 @@ impl Trainer {
         Ok(())
     }
 
+    /// Fails if the ranks do not have the same weights, to the last bit, and the same counters.
+    pub fn ensure_equal(&self) -> Result<()> {
+        let ranks = self.share.ranks();
+        if ranks.is_alone() {
+            return Ok(());
+        }
+        let mut digest = Sha256::new();
+        digest.update(format!("{} {} {:?}", self.epoch, self.step, self.state));
+        let vars = self.vars.data().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<String> = self.adam.state()?.into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        for name in names {
+            for value in vars[&name].flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()? {
+                digest.update(value.to_le_bytes());
+            }
+        }
+        ranks
+            .ensure_equal("the weights", &digest.finalize())
+            .context("the ranks have drifted apart, which points to faulty hardware or to different versions of a library: continue from the last checkpoint")
+    }
+
     /// Ends the epoch: measures statistics and evaluates the network in one pass. Returns the
     /// record of the epoch, and whether this is the best network so far.
     pub fn finish_epoch(&mut self) -> Result<(Record, bool)> {
         self.ensure_finite()?;
+        self.ensure_equal()?;
         let (beta, lr) = (self.beta(), self.settings.lr_at(self.time()));
         let (model, posterior) = (&self.model, &self.posterior);
-        let (settings, set, device) = (&self.settings, &self.set, &self.device);
-        outputs::measure_statistics(model, posterior, set, settings, device)?;
+        let (settings, set, on) = (&self.settings, &self.set, (&self.device, self.share.ranks()));
+        outputs::measure_statistics(model, posterior, set, settings, on)?;
         let samples = || outputs::one_pass(settings.method, posterior);
         let images = settings.statistics_images;
-        let train = outputs::on_training(model, set, images, samples(), device)?;
-        let on = |split| outputs::on_split(model, set, split, samples(), device);
-        let test = on(&set.test)?;
-        let held_out = (!set.held_out.is_empty()).then(|| on(&set.held_out)).transpose()?;
+        let train = outputs::on_training(model, set, images, samples(), on)?;
+        let scores = |split| outputs::on_split(model, set, split, samples(), on);
+        let test = scores(&set.test)?;
+        let held_out = (!set.held_out.is_empty()).then(|| scores(&set.held_out)).transpose()?;
         let is_noisy = self.settings.method.is_noisy();
         let summary = self.summary()?;
         let sigma_eff = summary

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use candle_core::Device;
+use vmf_candle::ranks::Ranks;
 
 use crate::data::Dataset;
 use crate::device;
@@ -98,6 +99,15 @@ fn sigma_range(sigmas: &[f64]) -> String {
     let low = sigmas.iter().copied().fold(f64::INFINITY, f64::min);
     let high = sigmas.iter().copied().fold(0.0, f64::max);
     format!("sigma_eff {low:.3} to {high:.3}")
+}
+
+/// The line about the ranks in an epoch.
+pub(super) fn ranks(ranks: Ranks, communication: f64, efficiency: f64) -> String {
+    format!(
+        "           {} ranks, {:.0} % of the time in communication, efficiency {efficiency:.2}",
+        ranks.size(),
+        100.0 * communication
+    )
 }
 
 /// The line of an epoch.
