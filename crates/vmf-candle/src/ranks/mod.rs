@@ -23,10 +23,11 @@
 //! let ranks = Ranks::alone(); // or those of `Mpi::begin()`, with the feature `mpi`
 //! let mut adam = Adam::for_model(&vars, &posterior, AdamConfig::default())?.across(ranks);
 //! let share = ranks.share(32)?; // which examples of a batch of 32 this rank has
-//! let [xs, ys] = [xs, ys].map(|batch| batch.narrow(0, share.first(), share.count()));
+//! let own = |batch: &Tensor| batch.narrow(0, share.first(), share.count());
+//! let (xs, ys) = (own(&xs)?, own(&ys)?);
 //! for step in 0..3 {
-//!     let logits = model.forward(&xs.clone()?, &Pass::train(7, step).shared(&share))?;
-//!     let nll = cross_entropy(&logits, &ys.clone()?)?;
+//!     let logits = model.forward(&xs, &Pass::train(7, step).shared(&share))?;
+//!     let nll = cross_entropy(&logits, &ys)?;
 //!     let loss = Elbo::new(n).share(&share).loss(&nll, &posterior)?;
 //!     adam.backward_step(&loss.total)?; // adds the gradients of all ranks up first
 //! }
