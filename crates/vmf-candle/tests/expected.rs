@@ -85,6 +85,53 @@ fn one_layer_is_the_mean_of_noisy_passes() -> Result<()> {
     Ok(())
 }
 
+/// Little noise of a unit's own and much that it inherits: from the units before it, through a skip
+/// connection, or into a sum of the model's own. One pass is within a tenth of a standard deviation
+/// of the mean over 8,000 noisy passes, where a pass that does not know what it inherits is off by
+/// several tenths.
+#[test]
+fn a_unit_knows_what_it_inherits() -> Result<()> {
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let vb = seeded(&vars, 2, DType::F32, &Device::Cpu);
+    let conv = |name: &str, config: VmfConfig| {
+        vmf_conv2d(4, 4, 3, config.padding(1), &posterior, vb.pp(name))
+    };
+    let (much, little) = (VmfConfig::default().sigma(1.5), VmfConfig::default().sigma(0.05));
+    let (first, second) = (conv("a", much.clone().relu())?, conv("b", little.clone().relu())?);
+    let affine = conv("c", little.clone().relu().affine())?;
+    let (noisy, last) = (conv("d", much)?, conv("e", little.relu())?);
+    let relu = relu_layer(4, vb.pp("relu"))?;
+    for (name, var) in named(&vars) {
+        if name == "c.norm.weight" {
+            var.set(&(var.as_tensor() * -1.7)?)?;
+        }
+    }
+    let (first, noisy) = (&first, &noisy);
+    let behind = |xs: &Tensor, pass: &Pass| second.forward(&first.forward(xs, pass)?, pass);
+    let scaled = |xs: &Tensor, pass: &Pass| affine.forward(&first.forward(xs, pass)?, pass);
+    let skip =
+        |xs: &Tensor, pass: &Pass| last.forward_residual(xs, &noisy.forward(xs, pass)?, pass);
+    let sum = |xs: &Tensor, pass: &Pass| relu.forward(&(noisy.forward(xs, pass)? * 0.5)?, pass);
+    let models: [(&str, &dyn Forward); 4] =
+        [("behind", &behind), ("affine", &scaled), ("skip", &skip), ("sum", &sum)];
+    let xs = wave(&[32, 4, 4, 4], 1.7, 0.3)?.to_dtype(DType::F32)?;
+    for (name, model) in models {
+        reestimate(model, &posterior, [Ok(xs.clone())])?;
+        let inputs = xs.narrow(0, 0, 4)?;
+        let sampled = predict_values(model, &inputs, Samples::monte_carlo(8000, 4))?;
+        let off = |pass: Pass| -> Result<f64> {
+            let found = values(&model.forward(&inputs, &pass)?);
+            let pairs = found.iter().zip(values(&sampled.mean));
+            let z = pairs.zip(values(&sampled.deviation)).map(|((f, m), s)| (f - m) / s.max(1e-3));
+            Ok((z.map(|z| z * z).sum::<f64>() / found.len() as f64).sqrt())
+        };
+        let (expected, noise_off) = (off(Pass::expected())?, off(Pass::mean_as_trained())?);
+        println!("{name}: off by {expected} deviations, with noise off by {noise_off}");
+        assert!(expected < 0.1 && noise_off > 0.25, "{name}: {expected} {noise_off}");
+    }
+    Ok(())
+}
+
 /// A deep network: the logits of one pass are close to the mean over 2,000 noisy ones, much closer
 /// than those of the network with its noise turned off, and so are probabilities and uncertainty.
 #[test]

@@ -10,12 +10,14 @@
 //! | [`figure`] | the paper's figure |
 //! | [`run`] | the whole check, written to a folder |
 //! | [`draws`] | whether a weight draw acts like the additive noise that replaces it |
+//! | [`expected`] | whether one deterministic pass computes what many noisy ones do on average |
 //! | [`eval`] | the formulas as a filter on `dim,kappa` lines |
 
 pub mod claims;
 pub mod curves;
 pub mod draws;
 pub mod eval;
+pub mod expected;
 pub mod figure;
 pub mod monte_carlo;
 pub mod quadrature;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use theory_check::curves::Settings;
 use theory_check::draws::{self, Draws};
-use theory_check::{eval, run};
+use theory_check::{eval, expected, run};
 
 /// Checks the theory of "Precise Bayesian Neural Networks".
 ///
@@ -81,12 +81,33 @@ enum Command {
         #[arg(long, default_value = "runs/theory-check-draws")]
         out: PathBuf,
     },
+    /// Compare one deterministic pass through expected activations with many noisy passes, layer by
+    /// layer.
+    Expected {
+        /// The noise scale sigma_eff of all layers.
+        #[arg(long, default_value_t = 0.5)]
+        sigma: f64,
+
+        /// Number of noisy passes for each input.
+        #[arg(long, default_value_t = 100_000)]
+        passes: u32,
+
+        /// Seed of the network and of its noise.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+
+        /// Folder to write to.
+        #[arg(long, default_value = "runs/theory-check-expected")]
+        out: PathBuf,
+    },
 }
 
 /// A float stores a concentration of the smallest and the largest sigma_eff exactly enough.
 const SIGMAS: RangeInclusive<f64> = 1e-6..=1e6;
 /// More draws than this would not fit in the memory of a small machine.
 const MOST_DRAWS: u32 = 50_000;
+/// Some hours.
+const MOST_PASSES: u32 = 100_000_000;
 const MOST_POINTS: usize = 10_000;
 const LARGEST_DIM: usize = 1_000_000;
 
@@ -110,18 +131,22 @@ fn start(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Some(Command::Eval { file }) => return evaluate(file),
         Some(Command::Draws { data_dir, sigma, draws, seed, out }) => {
-            ensure!(
-                SIGMAS.contains(&sigma),
-                "--sigma {sigma}: the noise scale is a positive number, from {:e} to {:e}",
-                SIGMAS.start(),
-                SIGMAS.end()
-            );
+            check_sigma(sigma)?;
             ensure!(
                 (100..=MOST_DRAWS).contains(&draws),
                 "--draws {draws}: error bars need at least 100 draws; at most {MOST_DRAWS} are kept in memory"
             );
             let draws = Draws { sigma, draws, seed };
             return Ok(draws::run(&draws, data_dir.as_deref(), &out)?.exit_code());
+        }
+        Some(Command::Expected { sigma, passes, seed, out }) => {
+            check_sigma(sigma)?;
+            ensure!(
+                (100..=MOST_PASSES).contains(&passes),
+                "--passes {passes}: error bars need at least 100 passes; at most {MOST_PASSES} are made"
+            );
+            let settings = expected::Settings { sigma, passes, seed };
+            return Ok(expected::run(&settings, &out)?.exit_code());
         }
         None => {}
     }
@@ -140,6 +165,16 @@ fn start(cli: Cli) -> Result<ExitCode> {
     let settings =
         Settings { kappa: cli.kappa, points: cli.points, samples: cli.samples, seed: cli.seed };
     Ok(run::run(&cli.dim, &settings, &cli.out)?.exit_code())
+}
+
+fn check_sigma(sigma: f64) -> Result<()> {
+    ensure!(
+        SIGMAS.contains(&sigma),
+        "--sigma {sigma}: the noise scale is a positive number, from {:e} to {:e}",
+        SIGMAS.start(),
+        SIGMAS.end()
+    );
+    Ok(())
 }
 
 fn evaluate(file: Option<PathBuf>) -> Result<ExitCode> {

@@ -113,7 +113,7 @@ pub fn round(storage: Storage, value: f64) -> f64 {
     }
 }
 
-fn encode(storage: Storage, values: &[f64]) -> Vec<u8> {
+pub(crate) fn encode(storage: Storage, values: &[f64]) -> Vec<u8> {
     let narrow = |value: &f64| match storage {
         Storage::F32 => (*value as f32).to_le_bytes().to_vec(),
         Storage::F16 => f16::from_f64(*value).to_le_bytes().to_vec(),
@@ -122,7 +122,7 @@ fn encode(storage: Storage, values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(narrow).collect()
 }
 
-fn decode(storage: Storage, bytes: &[u8]) -> Vec<f64> {
+pub(crate) fn decode(storage: Storage, bytes: &[u8]) -> Vec<f64> {
     let two = |chunk: &[u8]| [chunk[0], chunk[1]];
     let wide = |chunk: &[u8]| match storage {
         Storage::F32 => f32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]).into(),
@@ -181,6 +181,7 @@ pub fn run(
         statistics: vector(&vec![f32::NAN; STATISTICS_PER_CHANNEL * channels]),
         sums: vector(&vec![f32::NAN; SUMS_PER_CHANNEL * channels]),
         partials: vector(&vec![f32::NAN; plan.partials()]),
+        ..Pointers::default()
     };
     let mut launches = if case.train {
         [plan.forward_train(&at), plan.backward_train(&at)].concat()

@@ -2,6 +2,7 @@
 
 pub mod case;
 pub mod check;
+pub mod expected;
 pub mod host;
 pub mod machine;
 pub mod mutant;

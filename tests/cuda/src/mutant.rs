@@ -39,7 +39,7 @@ pub fn expect_all_caught(program: &Program, check: impl Fn(&Program) -> Result<(
 }
 
 /// The defects.
-pub const MUTANTS: [Mutant; 13] = [
+pub const MUTANTS: [Mutant; 19] = [
     Mutant {
         defect: "no barrier before the block's sums are merged",
         from: "sums[threadIdx.x] = mine;\n    __syncthreads();",
@@ -100,5 +100,35 @@ pub const MUTANTS: [Mutant; 13] = [
         defect: "the forward kernel's arguments are swapped",
         from: "forward_of<T, W>(u, statistics, sigma, y, problem);",
         to: "forward_of<T, W>(u, sigma, statistics, y, problem);",
+    },
+    Mutant {
+        defect: "an expected ReLU keeps negative means",
+        from: "fmaf(s, h, m > 0.0f ? m : 0.0f)",
+        to: "fmaf(s, h, m)",
+    },
+    Mutant {
+        defect: "the polynomials are used beyond their end",
+        from: "return u > END ? END : u;",
+        to: "return u;",
+    },
+    Mutant {
+        defect: "a maximum has a larger variance than its elements",
+        from: "fmaf(-sum * h, u + h,",
+        to: "fmaf(sum * h, u + h,",
+    },
+    Mutant {
+        defect: "the variances of a pair are swapped",
+        from: "cdf = t > 0.0f ? 1.0f - q : q",
+        to: "cdf = t > 0.0f ? q : 1.0f - q",
+    },
+    Mutant {
+        defect: "a window misses its last element",
+        from: "element(windows.input_width + 1)",
+        to: "element(windows.input_width)",
+    },
+    Mutant {
+        defect: "pooling writes one output too many",
+        from: "output < outputs; output += stride",
+        to: "output <= outputs; output += stride",
     },
 ];

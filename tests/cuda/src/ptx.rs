@@ -23,6 +23,7 @@ fn bytes(argument: &Argument) -> &[u8] {
         Argument::Pointer(pointer) => size_of_val(pointer),
         Argument::Problem(problem) => size_of_val(problem),
         Argument::Tiling(tiling) => size_of_val(tiling),
+        Argument::Windows(windows) => size_of_val(windows),
     };
     // SAFETY: the argument's value, of which no part is uninitialized but the padding at the end,
     // which no kernel reads.

@@ -181,6 +181,7 @@ fn a_layer_is_that_of_the_cpu() -> Result<()> {
                 ("gradient of rho", gradient(&layer.sigma().rho())?),
                 ("a sample", numbers(&layer.forward(&xs, &Pass::sample(3, 1))?)?),
                 ("the mean", numbers(&layer.forward(&xs, &Pass::mean())?)?),
+                ("the expected pass", numbers(&layer.forward(&xs, &Pass::expected())?)?),
             ])
         },
         1e-4,

@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use cuda_check::case::{Case, Outcome};
 use cuda_check::check as reference;
+use cuda_check::expected;
 use cudarc::driver::{CudaContext, CudaStream, CudaView};
 use half::{bf16, f16};
-use vmf_kernels::bn_noise::Statistics;
 use vmf_kernels::bn_noise::cuda::{self, CudaElement, Error, NoiseTerm};
+use vmf_kernels::bn_noise::{Config, Statistics};
+use vmf_kernels::expected::cuda::{Channels, forward as forward_expected};
 
 fn context() -> Arc<CudaContext> {
     let ordinal = std::env::var("VMF_CUDA_DEVICE").map_or(0, |text| text.parse().unwrap());
@@ -127,6 +129,46 @@ fn f16_agrees_with_the_cpu() {
 fn bf16_agrees_with_the_cpu() {
     let stream = context().default_stream();
     reference::cases().iter().for_each(|case| check::<bf16>(&stream, case));
+}
+
+/// Runs the cases of expected activations through their launcher.
+fn check_expected<T: Stored>(stream: &Arc<CudaStream>) {
+    for case in expected::cases() {
+        let front = usize::from(case.misaligned);
+        let tensor = |values: Vec<f64>| {
+            let padded: Vec<f64> = std::iter::repeat_n(f64::NAN, front).chain(values).collect();
+            upload::<T>(stream, &padded)
+        };
+        let u = tensor(case.input(T::STORAGE));
+        let mut y = tensor(vec![f64::NAN; case.outputs()]);
+        let (mean, variance) = case.case().given();
+        let constants = [mean, variance, case.deviation()];
+        let [mean, variance, deviation] = constants.map(|c| stream.clone_htod(&c).unwrap());
+        let channels = Channels { mean: &mean, variance: &variance, deviation: &deviation };
+        let image = case.pooled.then_some(case.image);
+        let (u, mut out) = (u.slice(front..), y.slice_mut(front..));
+        forward_expected(stream, &case.config(), channels, image, &u, &mut out).unwrap();
+        let y: Vec<f64> =
+            stream.clone_dtoh(&y).unwrap()[front..].iter().map(|value| value.wide()).collect();
+        case.compare(T::STORAGE, &y).unwrap();
+    }
+}
+
+#[test]
+fn expected_activations_agree_with_closed_forms() {
+    let stream = context().default_stream();
+    check_expected::<f32>(&stream);
+    check_expected::<f16>(&stream);
+    check_expected::<bf16>(&stream);
+    let case = Case::new(4, 6, 16);
+    let u = stream.clone_htod(&vec![1.0f32; 4 * 6 * 16]).unwrap();
+    let (mut y, six) = (u.try_clone().unwrap(), stream.clone_htod(&[1.0f32; 6]).unwrap());
+    let channels = Channels { mean: &six, variance: &six, deviation: &six };
+    let mut fails = |config: Config, image| {
+        forward_expected(&stream, &config, channels, image, &u, &mut y).unwrap_err().to_string()
+    };
+    assert!(fails(case.config().relu(false), None).contains("with ReLU"));
+    assert!(fails(case.config(), Some([4, 4])).contains("`y`"));
 }
 
 #[test]

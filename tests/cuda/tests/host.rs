@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use cuda_check::case::{self, Case};
 use cuda_check::check;
+use cuda_check::expected;
 use cuda_check::host::{HostMachine, HostProgram};
 use cuda_check::machine::{Machine, Program};
 use cuda_check::mutant::expect_all_caught;
@@ -34,6 +35,7 @@ fn check_storage(program: &HostProgram, storage: Storage) {
     for case in check::cases() {
         check::case(machine, &case, storage, &[0, 1]).unwrap();
     }
+    expected::check(machine, storage).unwrap();
 }
 
 #[test]
@@ -99,6 +101,25 @@ fn swapped_launch_arguments_are_caught() {
             })
             .and_then(|outcome| check::compare(&case, storage, &outcome));
             assert!(found.is_err(), "launch {launch}: arguments {} and {pair}", pair - 1);
+        }
+    }
+}
+
+#[test]
+fn swapped_arguments_of_expected_activations_are_caught() {
+    let (program, storage) = (single_precision(), Storage::F32);
+    for case in expected::cases().into_iter().filter(|case| case.image == [4, 4]) {
+        // The first launch prepares three statistics, the second takes four tensors.
+        for (launch, pointers) in [(0, 3), (1, 4)] {
+            for pair in 1..pointers {
+                let machine = &mut HostMachine::new(program);
+                let found = case
+                    .run(machine, storage, 0, |launches| {
+                        launches[launch].arguments.swap(pair - 1, pair);
+                    })
+                    .and_then(|y| case.compare(storage, &y));
+                assert!(found.is_err(), "{case:?} launch {launch}: {} and {pair}", pair - 1);
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use cuda_check::case::Case;
 use cuda_check::check;
+use cuda_check::expected;
 use cuda_check::machine::Program;
 use cuda_check::mutant::expect_all_caught;
 use cuda_check::noise;
@@ -24,6 +25,7 @@ fn check_storage(storage: Storage) {
         for case in check::cases() {
             check::case(machine, &case, storage, &[0, 1]).unwrap();
         }
+        expected::check(machine, storage).unwrap();
     }
 }
 

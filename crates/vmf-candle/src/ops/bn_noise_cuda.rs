@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use vmf_kernels::bn_noise::cuda::{self as kernel, CudaElement, NoiseTerm};
 
 /// A contiguous tensor in device memory.
-type Located<'a> = (&'a CudaStorage, &'a Layout);
+pub(super) type Located<'a> = (&'a CudaStorage, &'a Layout);
 
 /// y. The statistics stay with the node.
 pub(super) fn forward(node: &BnNoise, u: Located, sigma: Located) -> Result<CudaStorage> {
@@ -111,14 +111,14 @@ fn noise_term<'a>(node: &BnNoise, sigma: &'a CudaView<'a, f32>) -> Option<NoiseT
     node.noise.map(|noise| NoiseTerm { noise, sigma })
 }
 
-fn view<'a, T: CudaDType>((storage, layout): Located<'a>) -> Result<CudaView<'a, T>> {
+pub(super) fn view<'a, T: CudaDType>((storage, layout): Located<'a>) -> Result<CudaView<'a, T>> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(storage.as_cuda_slice::<T>()?.slice(start..end)),
         None => candle_core::bail!("bn-noise needs contiguous tensors"),
     }
 }
 
-fn cuda(storage: &Storage) -> Result<&CudaStorage> {
+pub(super) fn cuda(storage: &Storage) -> Result<&CudaStorage> {
     match storage {
         Storage::Cuda(storage) => Ok(storage),
         _ => candle_core::bail!("bn-noise: expected a tensor on the GPU"),
@@ -126,7 +126,7 @@ fn cuda(storage: &Storage) -> Result<&CudaStorage> {
 }
 
 /// A statistic as the kernels take it.
-fn on_device(statistic: &Tensor, device: &CudaDevice) -> Result<Tensor> {
+pub(super) fn on_device(statistic: &Tensor, device: &CudaDevice) -> Result<Tensor> {
     statistic.to_device(&Device::Cuda(device.clone()))?.to_dtype(DType::F32)?.contiguous()
 }
 

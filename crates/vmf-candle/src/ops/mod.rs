@@ -7,6 +7,8 @@ mod bn_noise;
 mod bn_noise_cuda;
 mod conv2d;
 mod expected;
+#[cfg(feature = "cuda")]
+mod expected_cuda;
 mod layout;
 mod linear;
 mod mapped;

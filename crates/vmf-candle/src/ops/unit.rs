@@ -81,6 +81,10 @@ impl Unit {
         xs: &Images,
         w: &Tensor,
     ) -> Result<Images> {
+        #[cfg(feature = "cuda")]
+        if let Some(ys) = self.expected_on_cuda(deviation, statistics, xs, w)? {
+            return Ok(ys);
+        }
         let relu = self.kernel.norm().relu;
         if !is_fused(xs) || (self.kernel.pool().is_some() && !relu) {
             return self.expected_reference(deviation, statistics, xs, w);
@@ -137,7 +141,7 @@ impl Unit {
     }
 
     /// What follows Candle's product, which is NCHW.
-    fn norm(&self) -> norm::Config {
+    pub(super) fn norm(&self) -> norm::Config {
         let norm::Config { shape, .. } = *self.kernel.norm();
         let shape = norm::Shape::nchw(shape.batch, shape.channels, shape.positions);
         norm::Config { shape, ..*self.kernel.norm() }

@@ -39,7 +39,7 @@ use half::{bf16, f16};
 use super::Config;
 use super::launches::{
     self, Argument, BLOCK, Launch, Plan, Pointers, Problem, STATISTICS_PER_CHANNEL,
-    SUMS_PER_CHANNEL, Storage, Tiling,
+    SUMS_PER_CHANNEL, Storage, Tiling, Windows,
 };
 use crate::error::check_length;
 use crate::noise::Noise;
@@ -230,7 +230,7 @@ pub fn backward_eval<T: CudaElement>(
 }
 
 /// What the four passes share.
-struct Launcher<'a> {
+pub(crate) struct Launcher<'a> {
     stream: &'a Arc<CudaStream>,
     config: &'a Config,
     noise: Option<NoiseTerm<'a>>,
@@ -238,7 +238,7 @@ struct Launcher<'a> {
 }
 
 impl<'a> Launcher<'a> {
-    fn new<T: CudaElement>(
+    pub(crate) fn new<T: CudaElement>(
         stream: &'a Arc<CudaStream>,
         config: &'a Config,
         noise: Option<NoiseTerm<'a>>,
@@ -250,7 +250,7 @@ impl<'a> Launcher<'a> {
         Ok(launcher)
     }
 
-    fn check<T>(
+    pub(crate) fn check<T>(
         &self,
         name: &'static str,
         buffer: &impl cudarc::driver::DeviceSlice<T>,
@@ -265,7 +265,7 @@ impl<'a> Launcher<'a> {
         Ok(())
     }
 
-    fn plan(&self, tensors: &[u64]) -> Result<Plan, Error> {
+    pub(crate) fn plan(&self, tensors: &[u64]) -> Result<Plan, Error> {
         let unit = 4 * self.storage.bytes() as u64;
         let aligned = tensors.iter().all(|tensor| tensor.is_multiple_of(unit));
         let noise = self.noise.as_ref().map(|term| (&term.noise, term.sigma.len()));
@@ -275,7 +275,7 @@ impl<'a> Launcher<'a> {
         Ok(plan)
     }
 
-    fn scratch(&self, floats: usize) -> Result<Option<CudaSlice<f32>>, Error> {
+    pub(crate) fn scratch(&self, floats: usize) -> Result<Option<CudaSlice<f32>>, Error> {
         if floats == 0 {
             return Ok(None);
         }
@@ -283,7 +283,7 @@ impl<'a> Launcher<'a> {
         Ok(Some(unsafe { self.stream.alloc(floats) }?))
     }
 
-    fn pointer_mut<'b>(
+    pub(crate) fn pointer_mut<'b>(
         &'b self,
         buffer: &'b mut Option<CudaSlice<f32>>,
     ) -> (u64, Option<cudarc::driver::SyncOnDrop<'b>>) {
@@ -360,7 +360,7 @@ impl<'a> Launcher<'a> {
         Ok(dsigma)
     }
 
-    fn launch(&self, launches: &[Launch]) -> Result<(), Error> {
+    pub(crate) fn launch(&self, launches: &[Launch]) -> Result<(), Error> {
         let kernels = kernels(self.stream.context(), self.storage)?;
         for launch in launches {
             let mut builder = self.stream.launch_builder(&kernels[&launch.kernel]);
@@ -369,6 +369,7 @@ impl<'a> Launcher<'a> {
                     Argument::Pointer(pointer) => builder.arg(pointer),
                     Argument::Problem(problem) => builder.arg(problem),
                     Argument::Tiling(tiling) => builder.arg(tiling),
+                    Argument::Windows(windows) => builder.arg(windows),
                 };
             }
             let grid = LaunchConfig {
@@ -388,6 +389,8 @@ impl<'a> Launcher<'a> {
 unsafe impl DeviceRepr for Problem {}
 // SAFETY: as above.
 unsafe impl DeviceRepr for Tiling {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Windows {}
 
 type Kernels = Arc<HashMap<String, CudaFunction>>;
 

@@ -32,6 +32,8 @@
 //! u is read once and y written once, as in a pass without noise; an element costs one polynomial
 //! more.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod full;
 
 pub use full::{Moments, MomentsMut, propagate, propagate_pooled};

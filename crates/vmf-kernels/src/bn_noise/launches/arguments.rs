@@ -71,8 +71,23 @@ pub struct Tiling {
     pub parts: u32,
 }
 
-// reduction.cuh asserts the same of its structs.
+/// `struct Windows` of expected.cu: windows of 2x2 side by side.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Windows {
+    /// Width of the image.
+    pub input_width: u32,
+    /// Windows side by side.
+    pub output_width: u32,
+    /// Rows of windows.
+    pub output_height: u32,
+    /// Fills the struct up to 16 bytes.
+    pub unused: u32,
+}
+
+// reduction.cuh and expected.cu assert the same of their structs.
 const _: () = assert!(size_of::<Problem>() == 64 && size_of::<Tiling>() == 16);
+const _: () = assert!(size_of::<Windows>() == 16);
 
 /// One argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +98,8 @@ pub enum Argument {
     Problem(Problem),
     /// A [`Tiling`], by value.
     Tiling(Tiling),
+    /// [`Windows`], by value.
+    Windows(Windows),
 }
 
 impl Argument {
@@ -92,6 +109,7 @@ impl Argument {
             Argument::Pointer(value) => std::ptr::from_ref(value).cast(),
             Argument::Problem(value) => std::ptr::from_ref(value).cast(),
             Argument::Tiling(value) => std::ptr::from_ref(value).cast(),
+            Argument::Windows(value) => std::ptr::from_ref(value).cast(),
         }
     }
 }

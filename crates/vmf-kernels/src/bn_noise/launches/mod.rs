@@ -6,9 +6,10 @@
 //! GPU is given.
 
 mod arguments;
+mod expected;
 mod plan;
 
-pub use arguments::{Argument, NoiseArguments, Problem, Tiling};
+pub use arguments::{Argument, NoiseArguments, Problem, Tiling, Windows};
 pub use plan::{Plan, Pointers};
 
 /// Threads of a block, `BLOCK` in reduction.cuh.
@@ -63,15 +64,22 @@ impl Storage {
 /// The kernels that [`source`] has for a storage.
 pub fn kernels(storage: Storage) -> Vec<String> {
     let of_a_width = |width: u32| {
-        ["statistics", "merge_statistics", "forward", "gradient_sums", "backward"]
+        ["statistics", "merge_statistics", "forward", "gradient_sums", "backward", "expected"]
             .map(|kernel| kernel_name(kernel, storage, width))
     };
     let of_any_storage = ["given_statistics", "merge_gradient_sums", "group_gradients"];
-    [1, 4].into_iter().flat_map(of_a_width).chain(of_any_storage.map(String::from)).collect()
+    let pooled = pooled_name(storage);
+    let of_any_width = of_any_storage.map(String::from).into_iter().chain([pooled]);
+    [1, 4].into_iter().flat_map(of_a_width).chain(of_any_width).collect()
 }
 
 fn kernel_name(kernel: &str, storage: Storage, width: u32) -> String {
     format!("{kernel}_{}_by{width}", storage.name())
+}
+
+/// The kernel of the expected activation with pooling, which loads single elements.
+fn pooled_name(storage: Storage) -> String {
+    format!("expected_pooled_{}", storage.name())
 }
 
 /// The CUDA source of the kernels for one storage, ready for NVRTC: it includes no header.
@@ -81,7 +89,11 @@ pub fn source(storage: Storage) -> String {
         include_str!("../../noise/noise.cuh"),
         include_str!("../reduction.cuh"),
         include_str!("../bn_noise.cu"),
+        include_str!("../../expected/expected.cu"),
         &format!("KERNELS({c_type}, 4, {name}_by4)\nKERNELS({c_type}, 1, {name}_by1)\n"),
+        &format!("EXPECTED_KERNELS({c_type}, 4, {name}_by4)\n"),
+        &format!("EXPECTED_KERNELS({c_type}, 1, {name}_by1)\n"),
+        &format!("POOLED_KERNEL({c_type}, {name})\n"),
     ]
     .concat()
 }

@@ -37,6 +37,8 @@ pub struct Pointers {
     pub mean: u64,
     /// The given variance of each channel, `f32`.
     pub variance: u64,
+    /// The standard deviation in front of an expected activation, one per channel, `f32`.
+    pub deviation: u64,
     /// [`STATISTICS_PER_CHANNEL`](super::STATISTICS_PER_CHANNEL) floats per channel.
     pub statistics: u64,
     /// [`SUMS_PER_CHANNEL`](super::SUMS_PER_CHANNEL) floats per channel.
@@ -160,15 +162,35 @@ impl Plan {
     /// Computes y from given statistics: reads u, sigma, mean and variance, writes statistics and
     /// y.
     pub fn forward_eval(&self, at: &Pointers) -> Vec<Launch> {
-        let problem = self.with_statistics(false);
-        vec![
-            Launch {
-                kernel: "given_statistics".into(),
-                grid: self.problem.channels.div_ceil(BLOCK),
-                arguments: arguments(&[at.mean, at.variance, at.statistics], &problem, None),
-            },
-            self.forward(at, &problem),
-        ]
+        vec![self.given_statistics(at), self.forward(at, &self.with_statistics(false))]
+    }
+
+    /// Prepares given statistics: reads mean and variance, writes statistics.
+    pub(super) fn given_statistics(&self, at: &Pointers) -> Launch {
+        let pointers = [at.mean, at.variance, at.statistics];
+        Launch {
+            kernel: "given_statistics".into(),
+            grid: self.problem.channels.div_ceil(BLOCK),
+            arguments: arguments(&pointers, &self.with_statistics(false), None),
+        }
+    }
+
+    /// An elementwise kernel with given statistics.
+    pub(super) fn elementwise_eval(&self, kernel: &str, pointers: &[u64]) -> Launch {
+        self.elementwise(kernel, pointers, &self.with_statistics(false))
+    }
+
+    pub(super) fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    pub(super) fn storage(&self) -> Storage {
+        self.storage
+    }
+
+    /// Blocks that the device keeps resident.
+    pub(super) fn resident_blocks(&self) -> u64 {
+        u64::from(self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR)
     }
 
     /// The gradient of [`Self::forward_train`]: reads u, dy, sigma and statistics, writes sums,
@@ -248,10 +270,9 @@ impl Plan {
     fn elementwise(&self, kernel: &str, pointers: &[u64], problem: &Problem) -> Launch {
         let planes = u64::from(problem.batch) * u64::from(problem.channels);
         let vectors = planes * u64::from(problem.positions / self.width);
-        let resident = u64::from(self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR);
         Launch {
             kernel: self.name(kernel),
-            grid: vectors.div_ceil(u64::from(BLOCK)).min(resident) as u32,
+            grid: vectors.div_ceil(u64::from(BLOCK)).min(self.resident_blocks()) as u32,
             arguments: arguments(pointers, problem, None),
         }
     }
