@@ -4,34 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use end_to_end::cifar::{Running, both, cifar, copy, fails, json, succeeds};
+use end_to_end::cifar::{Running, TINY, both, cifar, copy, fails, json, succeeds};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A network and a data set that train in a second or two. Three tenths of the labels are wrong, so
-/// that no network is right on every image.
-const TINY: [&str; 20] = [
-    "--data=synthetic",
-    "--train-images=340",
-    "--test-images=100",
-    "--label-noise=0.3",
-    "--model",
-    "vgg11",
-    "--width",
-    "0.0625",
-    "--batch",
-    "32",
-    "--epochs",
-    "3",
-    "--statistics-images",
-    "64",
-    "--warmup",
-    "1",
-    "--lr=3e-3",
-    "--device=cpu",
-    "--threads",
-    "2",
-];
+/// What these networks have besides [`TINY`]. Three tenths of the labels are wrong, so that no
+/// network is right on every image.
+const MORE: [&str; 4] = ["--label-noise=0.3", "--lr=3e-3", "--threads", "2"];
 
 /// Runs that several tests use and none changes.
 const SHARED: [(&str, [&str; 2]); 5] = [
@@ -51,7 +30,7 @@ fn shared() -> Arc<TempDir> {
     }
     let made = Arc::new(tempfile::tempdir().unwrap());
     for (name, method) in SHARED {
-        let arguments = [&["train"][..], &TINY, &["--out", name], &method].concat();
+        let arguments = [&["train"][..], &TINY, &MORE, &["--out", name], &method].concat();
         succeeds(made.path(), &arguments);
     }
     *folder = Arc::downgrade(&made);
@@ -351,7 +330,8 @@ fn a_report_is_one_file_with_everything_in_it() {
 #[test]
 fn a_first_look_trains_compares_and_goes_on_where_it_stopped() {
     let temp = tempfile::tempdir().unwrap();
-    let first = |more: &[&str]| cifar(temp.path(), &[&["first-look"][..], &TINY, more].concat());
+    let first =
+        |more: &[&str]| cifar(temp.path(), &[&["first-look"][..], &TINY, &MORE, more].concat());
     // The first training has more steps than the program can be ahead of the test.
     let long = ["--epochs=12", "--checkpoint-minutes=0"];
     let records = temp.path().join("runs/first/none/metrics.jsonl");
@@ -394,7 +374,7 @@ fn a_first_look_trains_compares_and_goes_on_where_it_stopped() {
     assert_eq!(printed.matches("is trained already").count(), 2, "{printed}");
     assert_eq!(fs::read(&records).unwrap(), metrics);
 
-    let other = [&["first-look"][..], &TINY, &["--epochs=5"]].concat();
+    let other = [&["first-look"][..], &TINY, &MORE, &["--epochs=5"]].concat();
     fails(temp.path(), &other, &["runs/first/none", "other settings", "--out"]);
     fails(temp.path(), &["first-look", "--method=vmf"], &["cifar train"]);
 }
@@ -439,7 +419,8 @@ fn mistakes_are_named() {
 fn a_run_that_has_not_finished_an_epoch_has_nothing_to_evaluate() {
     let temp = tempfile::tempdir().unwrap();
     let long = ["train", "--out=young", "--train-images=20000"];
-    let mut training = Running::start(temp.path(), &[&long[..1], &TINY, &long[1..]].concat());
+    let mut training =
+        Running::start(temp.path(), &[&long[..1], &TINY, &MORE, &long[1..]].concat());
     assert!(training.steps(1));
     training.signal("-INT");
     let (status, printed) = training.finish();

@@ -176,8 +176,8 @@ fn a_landscape_of_other_settings_or_weights_is_not_mixed_with() {
     let config = temp.path().join("run/config.json");
     let text = fs::read_to_string(&config).unwrap();
     assert!(text.contains("\"epochs\": 4"), "{text}");
-    let other = ["train", "--out", "other", "--seed", "3", "--epochs", "1"];
-    succeeds(temp.path(), &[&other[..], &TINY].concat());
+    let other = ["--out", "other", "--seed", "3", "--epochs", "1"];
+    succeeds(temp.path(), &[&["train"], &TINY[..], &MORE, &other].concat());
     fs::copy(temp.path().join("other/last.safetensors"), temp.path().join("run/last.safetensors"))
         .unwrap();
     fails(temp.path(), &with(&["--seed", "5"]), &["other weights", "--fresh"]);

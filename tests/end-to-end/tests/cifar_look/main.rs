@@ -11,31 +11,12 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::{Device, Tensor};
 use cifar::data::batches::Batches;
 use cifar::trained::Trained;
-use end_to_end::cifar::{both, cifar as command, copy, fails, json, succeeds};
+use end_to_end::cifar::{TINY, both, cifar as command, copy, fails, json, succeeds};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A network and a data set that train in a second or two.
-const TINY: [&str; 18] = [
-    "--data",
-    "synthetic",
-    "--train-images",
-    "340",
-    "--test-images",
-    "100",
-    "--model",
-    "vgg11",
-    "--width",
-    "0.0625",
-    "--batch",
-    "32",
-    "--lr",
-    "3e-3",
-    "--statistics-images",
-    "64",
-    "--warmup=1",
-    "--device=cpu",
-];
+/// What these networks have besides [`TINY`].
+const MORE: [&str; 2] = ["--lr", "3e-3"];
 
 /// Seven points per coordinate: x and a in steps of a half, y in steps of a quarter.
 const SMALL: [&str; 4] = ["--points", "7", "--images", "64"];
@@ -49,8 +30,8 @@ fn trained(method: &str) -> TempDir {
     if !there.contains(&method.to_owned()) {
         fs::create_dir_all(&shared).unwrap();
         let _ = fs::remove_dir_all(&run);
-        let train = ["train", "--out", method, "--method", method, "--epochs", "4"];
-        succeeds(&shared, &[&train[..], &TINY].concat());
+        let own = ["--out", method, "--method", method, "--epochs", "4"];
+        succeeds(&shared, &[&["train"], &TINY[..], &MORE, &own].concat());
         there.push(method.to_owned());
     }
     let temp = tempfile::tempdir().unwrap();
