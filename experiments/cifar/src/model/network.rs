@@ -3,6 +3,7 @@
 use anyhow::Result;
 use candle_core::Tensor;
 use candle_nn::{Linear, Module, VarBuilder};
+use vmf_candle::ops::mean_over_positions;
 use vmf_candle::{ConvStack, Forward, Pass, Posterior, VmfConfig, VmfConv2d, vmf_conv2d};
 
 use super::{Layer, NetworkConfig, Part};
@@ -107,7 +108,7 @@ impl Module for Classifier {
         let (_, _, height, width) = features.dims4()?;
         let features = match height * width {
             1 => features.flatten_from(1)?,
-            _ => features.flatten_from(2)?.mean(2)?,
+            _ => mean_over_positions(features)?,
         };
         self.linear.forward(&features)
     }
