@@ -217,8 +217,14 @@ impl FusedUnit {
         };
         let y = self.unit.expected_reference(&deviation, statistics, inputs)?.to_hwnc()?;
         let mut gradients = (y * dy)?.sum_all()?.backward()?;
-        let dskip = skip.and_then(|skip| gradients.remove(&skip));
-        Ok([gradients.remove(&x), gradients.remove(&w), dskip, gradients.remove(&parameters)])
+        // Without an activation y does not depend on the deviations; Candle expects a gradient of
+        // everything that is part of a graph.
+        let mut of = |variable: &Var| match gradients.remove(variable) {
+            Some(gradient) => Ok(Some(gradient)),
+            None => variable.zeros_like().map(Some),
+        };
+        let dskip = skip.as_ref().map_or(Ok(None), &mut of)?;
+        Ok([of(&x)?, of(&w)?, dskip, of(&parameters)?])
     }
 }
 

@@ -43,6 +43,7 @@ impl NetworkConfig {
                 .padding(layer.kernel / 2)
                 .stride(layer.stride);
             let unit = if relu { unit.relu() } else { unit };
+            let unit = if self.affine { unit.affine() } else { unit };
             let (vb, &Layer { inputs, outputs, kernel, .. }) = (vb.pp(&layer.name), layer);
             Ok(vmf_conv2d(inputs, outputs, kernel, unit, posterior, vb)?)
         };
