@@ -1,43 +1,80 @@
-"""Runs a vmf-candle checkpoint of a VGG-like network in plain PyTorch, at the mean directions.
+"""Runs a vmf-candle checkpoint in plain PyTorch, at the mean directions: any network of convolutions, with gain and
+shift or without, in a chain or in residual blocks.
 
     python3 load_checkpoint.py model.safetensors inputs.safetensors > logits.json
 
-`inputs.safetensors` holds one tensor `images`. The checkpoint's configuration describes the network:
-`{"plan": [8, 0, 16]}` is a unit with 8 channels, a 2x2 pooling and a unit with 16 channels, followed
-by the mean over the image and a linear classifier.
+`inputs.safetensors` holds one tensor `images`. The checkpoint's configuration describes the network, in one of two ways:
+
+- `{"plan": [8, 0, 16]}` is a unit with 8 channels, a 2x2 pooling and a unit with 16 channels, with torchvision's names for
+  VGG, followed by the mean over the image and the linear layer `classifier`.
+- `{"parts": [..], "classifier": "fc"}` lists the parts as `cifar export` writes them: `{"unit": {"layer": LAYER, "pool":
+  BOOL}}` or `{"residual": {"first": LAYER, "second": LAYER, "projection": LAYER or null}}`, where a LAYER is `{"name":
+  "layer1.0.conv1", "norm": "bn1", "stride": 1}`: its tensors are at `name`, those of its normalization at `norm` beside it, or without `norm`
+  at `NAME.norm`.
 """
 import json
 import sys
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch.nn import functional as F
+
+
+class Network:
+    def __init__(self, path):
+        with safe_open(path, "pt") as file:
+            config = json.loads(file.metadata()["vmf"])["progress"]["config"]
+        self.state = load_file(path)
+        self.parts = config.get("parts") or parts_of(config["plan"])
+        self.classifier = config.get("classifier", "classifier")
+        self.temperature = config.get("temperature", 1.0)  # what to divide the logits by before a softmax
+
+    def unit(self, layer, x):
+        """Convolution and normalization, with the statistics of the noise-free pass."""
+        weight = self.state[layer["name"] + ".weight"]
+        beside = layer["name"].split(".")[:-1]
+        norm = ".".join([*beside, layer["norm"]]) if "norm" in layer else layer["name"] + ".norm"
+        mean, var = (self.state[f"{norm}.noise_free_{which}"] for which in ("mean", "var"))
+        # Without gain and shift there are no such tensors.
+        gain, shift = (self.state.get(f"{norm}.{which}") for which in ("weight", "bias"))
+        x = F.conv2d(x, weight, stride=layer.get("stride", 1), padding=weight.shape[-1] // 2)
+        return F.batch_norm(x, mean, var, gain, shift, eps=1e-5)
+
+    def features(self, x):
+        for part in self.parts:
+            if "unit" in part:
+                x = F.relu(self.unit(part["unit"]["layer"], x))
+                x = F.max_pool2d(x, 2) if part["unit"]["pool"] else x
+            else:
+                block = part["residual"]
+                skip = self.unit(block["projection"], x) if block["projection"] else x
+                x = F.relu(self.unit(block["second"], F.relu(self.unit(block["first"], x))) + skip)
+        return x
+
+    def __call__(self, images):
+        weight, bias = (self.state[f"{self.classifier}.{which}"] for which in ("weight", "bias"))
+        return F.linear(self.features(images).mean((2, 3)), weight, bias)
+
+
+def parts_of(plan):
+    """The parts of a chain with torchvision's names."""
+    parts, index = [], 0
+    for width in plan:
+        if width == 0:
+            parts[-1]["unit"]["pool"] = True
+            index += 1
+        else:
+            layer = {"name": f"features.{index}", "norm": str(index + 1)}
+            parts.append({"unit": {"layer": layer, "pool": False}})
+            index += 3
+    return parts
 
 
 def load(path):
-    with safe_open(path, "pt") as file:
-        config = json.loads(file.metadata()["vmf"])["progress"]["config"]
-    plan = config["plan"]
-    state, layers = load_file(path), []
-    channels = state["features.0.weight"].shape[1]
-    for width in plan:
-        if width == 0:
-            layers.append(torch.nn.MaxPool2d(2))
-        else:
-            layers += [torch.nn.Conv2d(channels, width, 3, padding=1, bias=False),
-                       torch.nn.BatchNorm2d(width, affine=False, track_running_stats=True), torch.nn.ReLU()]
-            channels = width
-    model = torch.nn.Module()
-    model.features = torch.nn.Sequential(*layers)
-    model.classifier = torch.nn.Linear(channels, state["classifier.weight"].shape[0])
-    for name in [name for name in state if "noise_free" in name]:  # the statistics of the noise-free pass
-        state[name.replace("noise_free", "running")] = state[name]
-    model.load_state_dict({name: state.get(name, value) for name, value in model.state_dict().items()})
-    model.temperature = config.get("temperature", 1.0)  # what to divide the logits by before a softmax
-    return model.eval()
+    return Network(path)
 
 
 if __name__ == "__main__":
     model, images = load(sys.argv[1]), load_file(sys.argv[2])["images"]
     with torch.no_grad():
-        logits = model.classifier(model.features(images).mean((2, 3)))
-    json.dump(logits.tolist(), sys.stdout)
+        json.dump(model(images).tolist(), sys.stdout)

@@ -7,7 +7,8 @@ mod common;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use common::{largest_difference, named, values, wave, weighted_sum};
-use vmf_candle::layers::WeightConstraint;
+use vmf_candle::layers::{VmfConv2d, WeightConstraint};
+use vmf_candle::ops::{avg_pool2d, concat_channels, max_pool2d, mean_over_positions};
 use vmf_candle::prelude::*;
 
 type Build = dyn Fn(&Posterior, VarBuilder) -> Result<Box<dyn Forward>>;
@@ -30,6 +31,18 @@ fn run(
             let value = if name.ends_with("var") { (value + 1.5)? } else { value };
             var.set(&value.to_dtype(var.dtype())?)?;
         }
+        // Gains of both signs, shifts, and variances to inherit.
+        let start = match name.rsplit_once('.') {
+            Some((layer, "weight")) if layer.ends_with("norm") => Some((1.3, 0.4)),
+            Some((_, "bias")) => Some((0.9, 0.0)),
+            Some((_, "inherited_var")) => Some((0.2, 0.3)),
+            _ => None,
+        };
+        if let Some((scale, shift)) = start {
+            let value = ((wave(var.dims(), 1.9, 0.5)? * scale)? + shift)?;
+            let value = if name.ends_with("var") { value.abs()? } else { value };
+            var.set(&value.to_dtype(var.dtype())?)?;
+        }
     }
     let xs = Var::from_tensor(&wave(shape, 1.0, 0.0)?.to_dtype(dtype)?)?;
     let ys = model.forward(&xs, pass)?;
@@ -50,6 +63,7 @@ fn compare(what: &str, shape: &[usize], build: &Build) -> Result<()> {
         ("mean", Pass::mean()),
         ("sample", Pass::folded(3, 1, 2).at_batch(4)),
         ("estimate", Pass::estimate(2)),
+        ("expected", Pass::expected()),
     ] {
         let fused = run(build, DType::F32, shape, &pass)?;
         let plain = run(build, DType::F64, shape, &pass)?;
@@ -97,7 +111,101 @@ fn linear_layers() -> Result<()> {
     Ok(())
 }
 
-/// A chain with poolings that are fused, which those of affine units are not.
+/// A residual block that changes the shape, written as a model's own code would be, with what may
+/// stand between layers: pooling, concatenation, the mean over positions, and Candle's own
+/// operations.
+struct Residual {
+    stem: VmfConv2d,
+    first: VmfConv2d,
+    second: VmfConv2d,
+    projection: VmfConv2d,
+    last: VmfConv2d,
+}
+
+impl Residual {
+    fn new(affine: bool, posterior: &Posterior, vb: VarBuilder) -> Result<Self> {
+        let unit = || {
+            let unit = VmfConfig::default().sigma(0.4);
+            if affine { unit.affine() } else { unit }
+        };
+        let conv = |name: &str, inputs, outputs, kernel, unit: VmfConfig| {
+            let unit = unit.padding(kernel / 2);
+            vmf_conv2d(inputs, outputs, kernel, unit, posterior, vb.pp(name))
+        };
+        Ok(Self {
+            stem: conv("stem", 3, 5, 3, unit().relu())?,
+            first: conv("first", 5, 6, 3, unit().relu().stride(2))?,
+            second: conv("second", 6, 6, 3, unit().relu())?,
+            projection: conv("projection", 5, 6, 1, unit().stride(2))?,
+            last: conv("last", 12, 4, 3, unit())?,
+        })
+    }
+}
+
+impl Forward for Residual {
+    fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let xs = self.stem.forward(xs, pass)?;
+        let skip = self.projection.forward(&xs, pass)?;
+        let ys = self.second.forward_residual(&self.first.forward(&xs, pass)?, &skip, pass)?;
+        let tripled = (&ys * 3.0)?;
+        let both = concat_channels(&[&ys, &self.second.forward_residual(&tripled, &ys, pass)?])?;
+        let pooled = (max_pool2d(&both, 2, 2, 0)? + avg_pool2d(&both, 2, 2, 0)?)?;
+        let skip = self.last.forward(&pooled, pass)?;
+        mean_over_positions(&self.last.forward_residual(&pooled, &skip, pass)?)
+    }
+}
+
+#[test]
+fn residual_networks() -> Result<()> {
+    for affine in [false, true] {
+        let build = move |posterior: &Posterior, vb: VarBuilder| -> Result<Box<dyn Forward>> {
+            Ok(Box::new(Residual::new(affine, posterior, vb)?))
+        };
+        compare(&format!("residual, affine {affine}"), &[4, 3, 8, 12], &build)?;
+    }
+    Ok(())
+}
+
+/// Images are handed on as views that hold no copy, and a copy of one gives the same bits.
+#[test]
+fn layers_look_behind_views() -> Result<()> {
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let vb = seeded(&vars, 5, DType::F32, &Device::Cpu);
+    let model = Residual::new(true, &posterior, vb)?;
+    let xs = wave(&[4, 3, 8, 12], 1.0, 0.0)?.to_dtype(DType::F32)?;
+    for pass in [Pass::train(3, 7), Pass::sample(1, 0)] {
+        let view = model.stem.forward(&xs, &pass)?;
+        assert_eq!(view.dims(), [4, 5, 8, 12]);
+        assert!(!view.is_contiguous() && view.permute((2, 3, 0, 1))?.is_contiguous());
+        let gradients = |xs: &Tensor| -> Result<Vec<f64>> {
+            let ys = model.first.forward(xs, &pass)?;
+            let gradients = weighted_sum(&ys.contiguous()?)?.backward()?;
+            let weights = [model.stem.weight(), model.first.weight()];
+            let gradients = weights.map(|weight| values(gradients.get(weight).unwrap()));
+            Ok([values(&ys), gradients.concat()].concat())
+        };
+        assert_eq!(gradients(&view)?, gradients(&view.contiguous()?)?);
+        // A view that was turned by hand is no view of ours.
+        let turned = view.contiguous()?.permute((2, 3, 0, 1))?.contiguous()?;
+        assert_eq!(gradients(&view)?, gradients(&turned.permute((2, 3, 0, 1))?)?);
+    }
+    Ok(())
+}
+
+/// A skip connection of another shape is named.
+#[test]
+fn a_skip_connection_that_does_not_fit_is_refused() -> Result<()> {
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let vb = seeded(&vars, 5, DType::F32, &Device::Cpu);
+    let model = Residual::new(false, &posterior, vb)?;
+    let xs = wave(&[4, 6, 8, 12], 1.0, 0.0)?.to_dtype(DType::F32)?;
+    let skip = xs.narrow(1, 0, 5)?;
+    let error = model.second.forward_residual(&xs, &skip, &Pass::mean()).unwrap_err().to_string();
+    assert!(error.contains("[4, 5, 8, 12]"), "{error}");
+    Ok(())
+}
+
+/// A chain with poolings that are fused.
 #[test]
 fn stacks() -> Result<()> {
     for affine in [false, true] {

@@ -171,13 +171,15 @@ impl Network {
             let gradients = Gradients {
                 dx: (i > 0).then(|| &mut dx[..x.len()]),
                 dw: &mut layer.weights.gradient,
+                dskip: None,
             };
             let noise = noise_term(self.noise, i, step, &layer.sigma.value);
             let dy_of_layer = &dy[..layer.y.len()];
             let dsigma = layer
                 .unit
                 .backward_train(noise, operands, &layer.saved, dy_of_layer, gradients)
-                .unwrap();
+                .unwrap()
+                .sigma;
             layer.sigma.gradient[..dsigma.len()].copy_from_slice(&dsigma);
             std::mem::swap(dy, dx);
         }

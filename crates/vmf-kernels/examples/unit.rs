@@ -39,8 +39,9 @@ fn main() -> Result<(), Error> {
         let dy: Vec<f32> = y.iter().map(|y_i| y_i / y.len() as f32).collect();
         let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; w.len()]);
         let operands = Operands { x: &x, w: &w, y: &y };
-        let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw };
-        let dsigma = unit.backward_train(noise(&[sigma]), operands, &saved, &dy, gradients)?[0];
+        let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw, dskip: None };
+        let dsigma =
+            unit.backward_train(noise(&[sigma]), operands, &saved, &dy, gradients)?.sigma[0];
 
         // Without ReLU the outputs with and without noise differ by sigma z.
         let (linear, mut clean) = (unit.relu(false), y.clone());
@@ -62,7 +63,7 @@ fn main() -> Result<(), Error> {
     })?;
     time("backward pass: dx, dw and dsigma", || {
         let operands = Operands { x: &x, w: &w, y: &y };
-        let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw };
+        let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw, dskip: None };
         unit.backward_train(noise, operands, &saved, &dy, gradients)
     })
 }

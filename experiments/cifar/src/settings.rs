@@ -294,6 +294,7 @@ impl Settings {
             in_channels,
             classes,
             sigma: self.sigma,
+            affine: false,
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! | in the file | what |
 //! |---|---|
-//! | `<variable>` | weights, rho and running statistics, under their own names |
+//! | `<variable>` | weights, rho and running statistics, under their own names (below) |
 //! | `posterior.output_covariance` | the covariance of the model's outputs, if it was measured |
 //! | `optimizer.first.<variable>`, `optimizer.second.<variable>` | Adam's moments |
 //! | metadata `vmf` | the JSON document: format version, configuration, counters, state of the trainer, the posterior's layers |
@@ -12,6 +12,21 @@
 //! The checksum is compared when a file is opened, and every value must be finite when it is saved
 //! and when it is opened. The checksum takes about as long as copying the file in memory does: a
 //! second for 1.5 GB on a processor with instructions for SHA-256, three to five seconds on another.
+//!
+//! The variables of a layer that was built at `<layer>`:
+//!
+//! | variable | shape | what |
+//! |---|---|---|
+//! | `<layer>.weight` | (M, C / groups, k, k) or (M, D) | the weights, rows of length 1 |
+//! | `<layer>.rho` | (groups) | the parameter behind sigma_eff, unless it is shared or frozen |
+//! | `<norm>.running_mean`, `<norm>.running_var` | (M) | statistics of the passes with noise |
+//! | `<norm>.noise_free_mean`, `<norm>.noise_free_var` | (M) | statistics of the mean pass |
+//! | `<norm>.inherited_var` | (M) | what the expected pass needs; also that of a `relu_layer` |
+//! | `<norm>.weight`, `<norm>.bias` | (M) | gain and shift, with [`affine`](crate::layers::VmfConfig::affine) |
+//!
+//! `<norm>` is `<layer>.norm`, or what [`norm_at`](crate::layers::VmfConfig::norm_at) says. With
+//! `norm_at`, networks have torchvision's names: VGG `features.0` and `features.1`; ResNet `conv1` and
+//! `bn1`, `layer1.0.conv1` and `layer1.0.bn1`, `layer2.0.downsample.0` and `layer2.0.downsample.1`.
 //!
 //! Noise is a function of seed and step, so this is all that training needs: on a CPU a resumed run
 //! continues bit for bit. Any program that reads safetensors can read the file;
@@ -23,6 +38,8 @@ mod file;
 mod header;
 
 pub use convert::{Convert, Converted};
+/// The JSON values of [`Progress`].
+pub use serde_json;
 
 use crate::error::{Error, Result};
 use crate::finite::{has_negative_variance, in_layer_order, is_finite};
@@ -55,7 +72,8 @@ const SECOND: &str = "optimizer.second.";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Progress {
-    /// The configuration of model and run, in any form.
+    /// The configuration of model and run, in any form, such as
+    /// `vmf_candle::checkpoint::serde_json::json!({ "width": 0.25 })`.
     pub config: serde_json::Value,
     /// Epochs finished.
     pub epoch: u64,
@@ -64,7 +82,8 @@ pub struct Progress {
     /// The seed of the run.
     pub seed: u64,
     /// What the trainer needs to continue, such as its place in the epoch and the best loss so
-    /// far.
+    /// far. A float comes back within one unit in its last place, and exactly if the program turns on
+    /// the feature `float_roundtrip` of serde_json.
     #[serde(alias = "metrics")]
     pub state: serde_json::Value,
 }

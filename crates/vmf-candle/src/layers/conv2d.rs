@@ -45,8 +45,8 @@ impl VmfConv2d {
     /// It computes what the sum and the activation in the model's own code would, and knows in the
     /// expected pass how uncertain the sum is.
     pub fn forward_residual(&self, xs: &Tensor, skip: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let (xs, skip) = (Images::nchw(xs.clone()), Images::nchw(skip.clone()));
-        self.unit.forward(&xs, Some(&skip), None, pass)?.to_nchw()
+        let (xs, skip) = (Images::of(xs)?, Images::of(skip)?);
+        self.unit.forward(&xs, Some(&skip), None, pass)?.to_tensor()
     }
 
     /// [`forward_residual`](Self::forward_residual) for means and variances. The skip connection
@@ -74,7 +74,7 @@ impl VmfConv2d {
 
 impl Forward for VmfConv2d {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        self.unit.forward(&Images::nchw(xs.clone()), None, None, pass)?.to_nchw()
+        self.unit.forward(&Images::of(xs)?, None, None, pass)?.to_tensor()
     }
 
     fn propagate(&self, xs: &Moments) -> Result<Moments> {

@@ -65,14 +65,14 @@ impl ConvStack {
 
 impl Forward for ConvStack {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let mut images = Images::nchw(xs.clone());
+        let mut images = Images::of(xs)?;
         for stage in &self.stages {
             images = match stage {
                 Stage::Unit(conv, pool) => conv.unit.forward(&images, None, *pool, pass)?,
                 Stage::MaxPool(window) => images.max_pool(*window)?,
             };
         }
-        images.to_nchw()
+        images.to_tensor()
     }
 
     fn propagate(&self, xs: &Moments) -> Result<Moments> {

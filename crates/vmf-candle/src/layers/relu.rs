@@ -28,14 +28,14 @@ pub fn relu_layer(channels: usize, vb: VarBuilder) -> Result<ReluLayer> {
 impl Forward for ReluLayer {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
         if let Some((samples, weight)) = pass.measurement() {
-            let var = Images::nchw(xs.detach()).variance_across(samples)?;
+            let var = Images::of(&xs.detach())?.variance_across(samples)?;
             mix(&self.inherited_var, &var, 1.0, weight)?;
         }
         if !pass.is_expected() {
-            return xs.relu();
+            return Images::of(xs)?.map(|xs| xs.relu())?.to_tensor();
         }
         let s = self.inherited_var.as_detached_tensor().sqrt()?;
-        Images::nchw(xs.clone()).expected_relu(&s)?.to_nchw()
+        Images::of(xs)?.expected_relu(&s)?.to_tensor()
     }
 
     fn propagate(&self, xs: &Moments) -> Result<Moments> {

@@ -10,7 +10,7 @@ use super::config::{Activation, Norm, VmfConfig};
 use super::norm::{NormStats, norm_builder};
 use super::weight::Weight;
 use crate::error::{Error, check_shape};
-use crate::ops::{self, Images};
+use crate::ops::{self, Images, Inputs};
 use crate::pass::Pass;
 use crate::posterior::{LayerSpec, Posterior, Sigma};
 use candle_core::{Result, Tensor};
@@ -80,13 +80,9 @@ impl Unit {
             self.measure(conv, xs, skip, samples, weight)?;
         }
         let relu = self.config.activation == Activation::Relu;
-        // The node has no gain, shift and skip connection. They come before the activation, so
-        // where they exist activation and pooling follow the node too.
-        let affine = self.norm.affine();
-        let fused = affine.is_none() && skip.is_none();
-        let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu && fused);
+        let mut unit = kernel::Unit::new(conv).eps(self.config.eps).relu(relu);
         unit = unit.across(pass.across());
-        if let (Some(window), true) = (pool, fused) {
+        if let Some(window) = pool {
             unit = unit.max_pool(window).map_err(Error::from)?;
         }
         let ConvShape { batch, out_channels, .. } = *conv.shape();
@@ -95,37 +91,19 @@ impl Unit {
         let op = ops::Unit { kernel: unit, noise };
 
         let (w, sigma, source) = (self.weight.effective()?, self.sigma.sigma()?, pass.statistics());
-        if pass.is_expected() && fused {
-            let statistics = self.norm.running();
-            return op.forward_expected(&self.deviation()?, &statistics, xs, &w);
+        let inputs = Inputs { xs, w: &w, sigma: &sigma, affine: self.norm.affine(), skip };
+        if pass.is_expected() {
+            return op.forward_expected(&self.deviation()?, &self.norm.running(), inputs);
         }
-        let mut ys = match self.norm.running_for(source) {
-            Some(statistics) => op.forward_eval(&statistics, xs, &w, &sigma)?,
+        match self.norm.running_for(source) {
+            Some(statistics) => op.forward_eval(&statistics, inputs),
             None => {
-                let (ys, batch) = op.forward_train(xs, &w, &sigma)?;
+                let (ys, batch) = op.forward_train(inputs)?;
                 let elements = pass.elements_of_batch(unit.norm().shape.elements_per_channel());
                 if !self.norm.update(source, &batch, elements)? {
                     return Err(self.not_finite(xs, &w)?);
                 }
-                ys
-            }
-        };
-        if fused {
-            return Ok(ys);
-        }
-        if let Some((gain, shift)) = affine {
-            ys = ys.scale_and_shift(gain, shift)?;
-        }
-        if let Some(skip) = skip {
-            ys = ys.add(skip)?;
-        }
-        match (pass.is_expected(), pool) {
-            (true, Some(window)) => ys.expected_max_pool(&self.deviation()?, window, relu),
-            (true, None) if relu => ys.expected_relu(&self.deviation()?),
-            (true, None) => Ok(ys),
-            (false, _) => {
-                let ys = if relu { ys.map(|ys| ys.relu())? } else { ys };
-                pool.map_or(Ok(ys.clone()), |window| ys.max_pool(window))
+                Ok(ys)
             }
         }
     }
@@ -165,13 +143,8 @@ impl Unit {
         let kernel = kernel::Unit::new(conv).eps(self.config.eps).relu(false);
         let (w, sigma) = (self.weight.effective()?.detach(), self.sigma.sigma()?.detach());
         let op = ops::Unit { kernel, noise: None };
-        let mut ys = op.forward_eval(&self.norm.running(), xs, &w, &sigma)?;
-        if let Some((gain, shift)) = self.norm.affine() {
-            ys = ys.scale_and_shift(gain, shift)?;
-        }
-        if let Some(skip) = skip {
-            ys = ys.add(skip)?;
-        }
+        let inputs = Inputs { xs, w: &w, sigma: &sigma, affine: self.norm.affine(), skip };
+        let ys = op.forward_eval(&self.norm.running(), inputs)?;
         self.norm.record_inherited(&ys.variance_across(samples)?, weight)
     }
 

@@ -60,8 +60,8 @@ pub fn conv2d(
         return candle_conv2d(xs, weight, &shape);
     }
     let node = Convolution { conv, needs_dx: is_tracked(xs), needs_dw: is_tracked(weight) };
-    let xs = Images::nchw(xs.clone()).to_hwnc()?;
-    Images::hwnc(xs.apply_op2(&weight.contiguous()?, node)?).to_nchw()
+    let xs = Images::of(xs)?.to_hwnc()?.contiguous()?;
+    Images::hwnc(xs.apply_op2(&weight.contiguous()?, node)?).to_tensor()
 }
 
 /// Candle's convolution.

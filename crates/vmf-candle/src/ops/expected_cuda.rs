@@ -4,7 +4,7 @@
 use super::bn_noise::{Statistics, bn_noise_eval};
 use super::bn_noise_cuda::{Located, cuda, on_device, view};
 use super::layout::Images;
-use super::unit::Unit;
+use super::unit::{Inputs, Unit};
 use crate::error::Error;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::{CudaDType, CudaStorage};
@@ -21,22 +21,22 @@ impl Unit {
         &self,
         deviation: &Tensor,
         statistics: &Statistics,
-        xs: &Images,
-        w: &Tensor,
+        inputs: &Inputs,
     ) -> Result<Option<Images>> {
-        let tensor = xs.tensor();
+        let tensor = inputs.xs.tensor();
         let stored = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16);
         let image = match self.kernel.pool() {
             None => None,
             Some(pool) if pool.shape().window == [2, 2] => Some(pool.shape().input),
             Some(_) => return Ok(None),
         };
-        if !(tensor.device().is_cuda() && stored && self.kernel.norm().relu) {
+        // It has no gain, shift and skip connection either: then the ReLU is not part of the node.
+        let config = self.norm(inputs);
+        if !(tensor.device().is_cuda() && stored && config.relu) {
             return Ok(None);
         }
-        let u = self.product(xs, w)?.contiguous()?;
-        let node =
-            ExpectedActivation { config: self.norm(), statistics: statistics.clone(), image };
+        let u = self.product(inputs.xs, inputs.w)?.contiguous()?;
+        let node = ExpectedActivation { config, statistics: statistics.clone(), image };
         let deviation = deviation.to_dtype(DType::F32)?.contiguous()?;
         Ok(Some(Images::nchw(u.apply_op2(&deviation, node)?)))
     }

@@ -1,6 +1,10 @@
 //! The two memory layouts of images. Candle's operations take (N, C, H, W), NCHW. The CPU kernels
 //! compute in (H, W, N, C), HWNC, in which each position of a convolution is a dense matrix
 //! product.
+//!
+//! What a layer hands on is a tensor (N, C, H, W) for the model's own code, whatever its memory: a
+//! result in HWNC is handed on as a *view*, without a copy, and the next layer looks behind it
+//! ([`Images::of`]).
 
 use super::max_pool2d;
 use crate::error::Error;
@@ -8,6 +12,9 @@ use crate::storage::contiguous_slice;
 use candle_core::{CpuStorage, CustomOp1, DType, Result, Shape, Tensor};
 use vmf_kernels::Layout;
 use vmf_kernels::conv::{to_hwnc, to_nchw};
+
+/// The order of dimensions that turns (N, C, H, W) into (H, W, N, C), and back.
+const SWAPPED: (usize, usize, usize, usize) = (2, 3, 0, 1);
 
 /// A batch of images with its layout.
 ///
@@ -22,6 +29,26 @@ pub(crate) struct Images {
 impl Images {
     pub(crate) fn nchw(tensor: Tensor) -> Self {
         Self { tensor, layout: Layout::Nchw }
+    }
+
+    /// Images (N, C, H, W), in the layout that they have in memory.
+    pub(crate) fn of(tensor: &Tensor) -> Result<Self> {
+        Ok(match hwnc_behind(tensor)? {
+            Some(hwnc) => Self::hwnc(hwnc),
+            None => Self::nchw(tensor.clone()),
+        })
+    }
+
+    /// The images as a tensor (N, C, H, W), without a copy.
+    pub(crate) fn to_tensor(&self) -> Result<Tensor> {
+        match (self.tensor.rank(), self.layout) {
+            (4, Layout::Hwnc) => self.tensor.permute(SWAPPED),
+            _ => Ok(self.tensor.clone()),
+        }
+    }
+
+    pub(crate) fn is_hwnc(&self) -> bool {
+        (self.tensor.rank(), self.layout) == (4, Layout::Hwnc)
     }
 
     pub(crate) fn hwnc(tensor: Tensor) -> Self {
@@ -122,8 +149,67 @@ impl Images {
 
     /// Maximum pooling over square windows side by side.
     pub(crate) fn max_pool(&self, window: usize) -> Result<Self> {
-        Ok(Self::nchw(max_pool2d(&self.to_nchw()?, window, window, 0)?))
+        Self::of(&max_pool2d(&self.to_tensor()?, window, window, 0)?)
     }
+}
+
+/// The tensor in HWNC that a tensor (N, C, H, W) is a view of, if it is one.
+///
+/// In a graph that must be the very node behind the view: a view of a view would be further nodes,
+/// and Candle adds up the gradients of views element by element in another order.
+fn hwnc_behind(view: &Tensor) -> Result<Option<Tensor>> {
+    let may_be = view.rank() == 4
+        && view.device().is_cpu()
+        && view.dtype() == DType::F32
+        && !view.is_contiguous();
+    if !may_be {
+        return Ok(None);
+    }
+    let turned = view.permute(SWAPPED)?;
+    if !turned.is_contiguous() {
+        return Ok(None);
+    }
+    if !view.track_op() {
+        return Ok(Some(turned));
+    }
+    // The first node is the view itself, and what it was made from follows it. Only views share
+    // memory, so a node with the same memory in the same order has the same elements.
+    let behind = view.sorted_nodes().get(1).map(|node| (*node).clone());
+    Ok(behind.filter(|node| {
+        let same_order = node.dims() == turned.dims() && node.is_contiguous();
+        same_order && memory(node) == memory(view)
+    }))
+}
+
+/// Where the elements of a tensor are.
+fn memory(tensor: &Tensor) -> (usize, usize) {
+    let (storage, layout) = tensor.storage_and_layout();
+    (std::ptr::from_ref(&*storage).addr(), layout.start_offset())
+}
+
+/// The mean over all positions of images (N, C, H, W), (N, C): the pooling at the end of a residual
+/// network.
+pub fn mean_over_positions(xs: &Tensor) -> Result<Tensor> {
+    let (batch, channels, height, width) = xs.dims4()?;
+    let images = Images::of(xs)?;
+    match images.is_hwnc() {
+        true => {
+            let positions = images.tensor().reshape((height * width, batch * channels))?;
+            positions.mean(0)?.reshape((batch, channels))
+        }
+        false => xs.reshape((batch, channels, height * width))?.mean(2),
+    }
+}
+
+/// Images (N, C, H, W) with the channels of all of these, one after the other. Images from layers
+/// of this crate keep their layout, which `Tensor::cat` would change.
+pub fn concat_channels(images: &[&Tensor]) -> Result<Tensor> {
+    let all = images.iter().map(|images| Images::of(images)).collect::<Result<Vec<_>>>()?;
+    if !all.iter().all(Images::is_hwnc) {
+        return Tensor::cat(images, 1);
+    }
+    let tensors: Vec<&Tensor> = all.iter().map(Images::tensor).collect();
+    Images::hwnc(Tensor::cat(&tensors, 3)?).to_tensor()
 }
 
 /// The change of layout as a node of the graph, in f32 on the CPU.

@@ -5,10 +5,12 @@
 //! maximum gets the whole gradient of its window. If several elements are equal the first gets it,
 //! as in PyTorch. Windows may overlap.
 
+use super::layout::Images;
 use crate::error::{Error, check_shape};
 use crate::storage::contiguous_slice;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
+use vmf_kernels::Layout as Memory;
 use vmf_kernels::pool::{Pool, PoolShape};
 
 /// Maximum over windows of `kernel x kernel` every `stride` pixels, with `padding` pixels on each
@@ -58,12 +60,15 @@ fn pool(
     if !is_fused {
         return pool_reference(xs, reduction, &shape);
     }
-    let op = FusedPool {
-        reduction,
-        pool: Pool::new(shape, vmf_kernels::Layout::Nchw).map_err(Error::from)?,
-        argmax: Arc::default(),
-    };
-    xs.contiguous()?.apply_op1(op)
+    let images = Images::of(xs)?;
+    let layout = if images.is_hwnc() { Memory::Hwnc } else { Memory::Nchw };
+    let pool = Pool::new(shape, layout).map_err(Error::from)?;
+    let op = FusedPool { reduction, pool, layout, argmax: Arc::default() };
+    let pooled = images.tensor().contiguous()?.apply_op1(op)?;
+    match layout {
+        Memory::Hwnc => Images::hwnc(pooled).to_tensor(),
+        Memory::Nchw => Ok(pooled),
+    }
 }
 
 /// The node. It saves the argmax of each window for the backward pass.
@@ -71,7 +76,19 @@ fn pool(
 struct FusedPool {
     reduction: Reduction,
     pool: Pool,
+    layout: Memory,
     argmax: Arc<OnceLock<Vec<u8>>>,
+}
+
+impl FusedPool {
+    /// The shape of a tensor whose images have this size.
+    fn dims(&self, [height, width]: [usize; 2]) -> Shape {
+        let PoolShape { batch, channels, .. } = *self.pool.shape();
+        match self.layout {
+            Memory::Nchw => (batch, channels, height, width).into(),
+            Memory::Hwnc => (height, width, batch, channels).into(),
+        }
+    }
 }
 
 impl CustomOp1 for FusedPool {
@@ -95,8 +112,7 @@ impl CustomOp1 for FusedPool {
                 let _ = self.argmax.set(argmax);
             }
         }
-        let [height, width] = shape.output();
-        Ok((CpuStorage::F32(y), (shape.batch, shape.channels, height, width).into()))
+        Ok((CpuStorage::F32(y), self.dims(shape.output())))
     }
 
     fn bwd(&self, _arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
@@ -114,7 +130,7 @@ impl CustomOp1 for PoolBackward {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let FusedPool { reduction, pool, argmax } = &self.0;
+        let FusedPool { reduction, pool, argmax, .. } = &self.0;
         let dy = contiguous_slice::<f32>(storage, layout)?;
         let shape = pool.shape();
         let mut dx = vec![0f32; shape.input_len()];
@@ -126,8 +142,7 @@ impl CustomOp1 for PoolBackward {
             }
         }
         .map_err(Error::from)?;
-        let [height, width] = shape.input;
-        Ok((CpuStorage::F32(dx), (shape.batch, shape.channels, height, width).into()))
+        Ok((CpuStorage::F32(dx), self.0.dims(shape.input)))
     }
 }
 

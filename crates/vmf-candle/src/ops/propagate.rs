@@ -10,8 +10,9 @@
 //! Candle's operations.
 
 use super::bn_noise::Statistics;
+use super::fused_unit::output_shape;
 use super::layout::Images;
-use super::unit::{Unit, is_fused};
+use super::unit::{Inputs, Unit, is_fused};
 use crate::error::Error;
 use crate::moments::Moments;
 use crate::storage::{contiguous_slice, unwritten};
@@ -111,7 +112,9 @@ impl Unit {
         let (norm, pool) = (*self.kernel.norm(), self.kernel.pool());
         let plain = unit_kernel::Unit::new(*self.kernel.conv()).eps(norm.eps).relu(false);
         let plain = Self { kernel: plain, noise: None };
-        let mean = plain.forward_eval(statistics, &xs.mean, w, &own.zeros_like()?)?.to_nchw()?;
+        let none = own.zeros_like()?;
+        let inputs = Inputs { xs: &xs.mean, w, sigma: &none, affine: None, skip: None };
+        let mean = plain.forward_eval(statistics, inputs)?.to_nchw()?;
         let images = Images::nchw(mean.clone());
         let own = images.channel_shape(&own.sqr()?)?;
         let variance = match &xs.variance {
@@ -169,7 +172,7 @@ impl CustomOp3 for PropagatedUnit {
         let (mean, variance) = y.split_at_mut(unit.output_len());
         let moments = kernel::MomentsMut { mean, variance };
         unit.propagate(own, &self.statistics.to_kernel()?, x, w, moments).map_err(Error::from)?;
-        let shape = self.unit.output_shape(w_layout);
+        let shape = output_shape(&self.unit, w_layout.dims().len());
         let halves: Vec<usize> = [2].into_iter().chain(shape.dims().iter().copied()).collect();
         Ok((CpuStorage::F32(y), halves.into()))
     }

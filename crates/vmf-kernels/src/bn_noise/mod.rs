@@ -37,6 +37,7 @@ mod cpu;
 pub mod cuda;
 pub mod launches;
 pub(crate) mod pooled;
+pub(crate) mod skip;
 
 use crate::across::Across;
 use crate::element::{Element, Real};
@@ -90,6 +91,53 @@ pub struct NoiseTerm<'a, R> {
     pub noise: Noise,
     /// G scales, usually one. G divides C, and channel c uses the scale `c / (C / G)`.
     pub sigma: &'a [R],
+}
+
+/// A gain and a shift for each channel, which the normalizations of most networks have.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine<'a, R> {
+    /// The factor of the normalized and noisy value.
+    pub gain: &'a [R],
+    /// What is added to the product.
+    pub shift: &'a [R],
+}
+
+/// What follows the normalization besides the activation, each part if it is there:
+/// ```text
+/// y = act(gain_c * (xhat + sigma_c * z) + shift_c + skip)
+/// ```
+/// The noise comes before gain and shift, so that sigma keeps its meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a, R> {
+    /// The noise.
+    pub noise: Option<NoiseTerm<'a, R>>,
+    /// Gain and shift.
+    pub affine: Option<Affine<'a, R>>,
+    /// A skip connection: a tensor of the shape of y.
+    pub skip: Option<&'a [R]>,
+}
+
+impl<'a, R> From<Option<NoiseTerm<'a, R>>> for Terms<'a, R> {
+    fn from(noise: Option<NoiseTerm<'a, R>>) -> Self {
+        Self { noise, affine: None, skip: None }
+    }
+}
+
+/// The gradients with respect to the parameters of the operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterGradients<R> {
+    /// One value for each scale of the noise; none without noise.
+    pub sigma: Vec<R>,
+    /// One value per channel; none without gain and shift.
+    pub gain: Vec<R>,
+    /// See `gain`.
+    pub shift: Vec<R>,
+}
+
+impl<R> Default for ParameterGradients<R> {
+    fn default() -> Self {
+        Self { sigma: Vec::new(), gain: Vec::new(), shift: Vec::new() }
+    }
 }
 
 /// Mean and biased variance of each channel, in double precision.
@@ -173,8 +221,8 @@ pub fn backward_train<E: Element>(
     dy: &[E],
     du: &mut [E],
 ) -> Result<Vec<E::Real>, Error> {
-    let (normalization, inputs) = start_backward(config, noise, saved, dy, du)?;
-    normalization.backward_train(inputs, du)
+    let (normalization, inputs) = start_backward(config, noise.into(), saved, dy, du)?;
+    Ok(normalization.backward_train(inputs, du)?.sigma)
 }
 
 /// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.
@@ -185,8 +233,56 @@ pub fn backward_eval<E: Element>(
     dy: &[E],
     du: &mut [E],
 ) -> Result<Vec<E::Real>, Error> {
-    let (normalization, inputs) = start_backward(config, noise, saved, dy, du)?;
-    Ok(normalization.backward_eval(inputs, du))
+    let (normalization, inputs) = start_backward(config, noise.into(), saved, dy, du)?;
+    Ok(normalization.backward_eval(inputs, du).sigma)
+}
+
+/// [`forward_eval`] with all terms, in HWNC.
+pub(crate) fn forward_terms(
+    config: &Config,
+    terms: Terms<f32>,
+    statistics: &Statistics,
+    u: &[f32],
+    y: &mut [f32],
+) -> Result<(), Error> {
+    check(config, terms.noise, &[("u", u.len()), ("y", y.len())])?;
+    check_statistics(config, statistics)?;
+    check_affine(config, terms.affine)?;
+    let normalization = Normalization::new(Isa::current(), config, terms.noise, statistics);
+    let normalization = normalization.affine(terms.affine);
+    match terms.skip {
+        None => normalization.forward(u, y),
+        Some(skip) => {
+            check_length("skip", skip.len(), config.shape.elements())?;
+            normalization.forward_skip(u, skip, y);
+        }
+    }
+    Ok(())
+}
+
+/// Which statistics a backward pass belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Those of the batch.
+    Train,
+    /// Constants.
+    Eval,
+}
+
+/// The gradient of [`forward_terms`] for terms without a skip connection.
+pub(crate) fn backward_terms(
+    config: &Config,
+    terms: Terms<f32>,
+    mode: Mode,
+    saved: Saved<f32>,
+    dy: &[f32],
+    du: &mut [f32],
+) -> Result<ParameterGradients<f32>, Error> {
+    let (normalization, inputs) = start_backward(config, terms, saved, dy, du)?;
+    match mode {
+        Mode::Train => normalization.backward_train(inputs, du),
+        Mode::Eval => Ok(normalization.backward_eval(inputs, du)),
+    }
 }
 
 /// The statistics of a batch.
@@ -221,6 +317,17 @@ fn check<R: Real>(
     Ok(())
 }
 
+fn check_affine(config: &Config, affine: Option<Affine<impl Real>>) -> Result<(), Error> {
+    let channels = config.shape.channels;
+    match affine {
+        None => Ok(()),
+        Some(Affine { gain, shift }) => {
+            check_length("gain", gain.len(), channels)?;
+            check_length("shift", shift.len(), channels)
+        }
+    }
+}
+
 fn check_statistics(config: &Config, statistics: &Statistics) -> Result<(), Error> {
     let channels = config.shape.channels;
     check_length("statistics.mean", statistics.mean.len(), channels)?;
@@ -230,16 +337,18 @@ fn check_statistics(config: &Config, statistics: &Statistics) -> Result<(), Erro
 /// Checks the arguments of a backward pass.
 fn start_backward<'a, E: Element>(
     config: &Config,
-    noise: Option<NoiseTerm<'a, E::Real>>,
+    terms: Terms<'a, E::Real>,
     saved: Saved<'a, E>,
     dy: &'a [E],
     du: &[E],
 ) -> Result<(Normalization<'a, E::Real>, Inputs<'a, E>), Error> {
-    let Saved { u, y, statistics } = saved;
+    let (Saved { u, y, statistics }, Terms { noise, affine, .. }) = (saved, terms);
     let tensors = [("u", u.len()), ("dy", dy.len()), ("du", du.len()), ("y", y.len())];
     check(config, noise, if config.relu { &tensors } else { &tensors[..3] })?;
     check_statistics(config, statistics)?;
+    check_affine(config, affine)?;
     // Without ReLU y is not read; any slice of the right length stands in for it.
     let inputs = Inputs { u, y: if config.relu { y } else { dy }, dy };
-    Ok((Normalization::new(Isa::current(), config, noise, statistics), inputs))
+    let normalization = Normalization::new(Isa::current(), config, noise, statistics);
+    Ok((normalization.affine(affine), inputs))
 }

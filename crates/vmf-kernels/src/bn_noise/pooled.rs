@@ -5,7 +5,7 @@
 //! output, so its sign is known.
 
 use super::cpu::{Inputs, Normalization};
-use super::{Config, NoiseTerm, Saved, Statistics};
+use super::{Config, Mode, ParameterGradients, Saved, Statistics, Terms};
 use crate::bn_noise;
 use crate::error::{Error, check_length};
 use crate::parallel::ByTask;
@@ -24,35 +24,40 @@ pub(crate) struct Pooling<'a> {
 /// Normalizes with given statistics, pools, and writes y and the argmax of each window.
 pub(crate) fn forward(
     config: &Config,
-    noise: Option<NoiseTerm<f32>>,
+    terms: Terms<f32>,
     statistics: &Statistics,
     pool: &Pool,
     u: &[f32],
     (y, argmax): (&mut [f32], &mut [u8]),
 ) -> Result<(), Error> {
-    super::check(config, noise, &[("u", u.len())])?;
+    super::check(config, terms.noise, &[("u", u.len())])?;
     super::check_statistics(config, statistics)?;
+    super::check_affine(config, terms.affine)?;
     check_length("y", y.len(), pool.shape().output_len())?;
     check_length("argmax", argmax.len(), pool.shape().output_len())?;
-    let normalization = Normalization::new(Isa::current(), config, noise, statistics);
+    let normalization = Normalization::new(Isa::current(), config, terms.noise, statistics);
+    let normalization = normalization.affine(terms.affine);
     normalization.forward_pooled(pool.shape(), u, y, argmax);
     Ok(())
 }
 
-/// The gradient of [`forward`] with the statistics of the batch: writes du and returns dsigma.
+/// The gradient of [`forward`] with the statistics of the batch: writes du and returns the
+/// other gradients.
 pub(crate) fn backward_train(
     config: &Config,
-    noise: Option<NoiseTerm<f32>>,
+    terms: Terms<f32>,
     saved: Saved<f32>,
     pooling: Pooling,
     dy: &[f32],
     du: &mut [f32],
-) -> Result<Vec<f32>, Error> {
+) -> Result<ParameterGradients<f32>, Error> {
     let Saved { u, y, statistics } = saved;
-    super::check(config, noise, &[("u", u.len()), ("du", du.len())])?;
+    super::check(config, terms.noise, &[("u", u.len()), ("du", du.len())])?;
     super::check_statistics(config, statistics)?;
+    super::check_affine(config, terms.affine)?;
     pooling.check(y, dy)?;
-    let normalization = Normalization::new(Isa::current(), config, noise, statistics);
+    let normalization = Normalization::new(Isa::current(), config, terms.noise, statistics);
+    let normalization = normalization.affine(terms.affine);
     if normalization.sigma_is_large() {
         let (pool, inputs) = (pooling.pool.shape(), Inputs { u, y, dy });
         return normalization.backward_train_pooled(pool, inputs, pooling.argmax, du);
@@ -60,22 +65,23 @@ pub(crate) fn backward_train(
     let unpooled = pooling.unpool(config.relu, y, dy)?;
     // The gradient is already zero where ReLU did not let the value pass.
     let saved = Saved { y: &[], ..saved };
-    bn_noise::backward_train(&config.relu(false), noise, saved, &unpooled, du)
+    bn_noise::backward_terms(&config.relu(false), terms, Mode::Train, saved, &unpooled, du)
 }
 
-/// The gradient of [`forward`] where the statistics are constants: writes du and returns dsigma.
+/// The gradient of [`forward`] where the statistics are constants: writes du and returns the other
+/// gradients.
 pub(crate) fn backward_eval(
     config: &Config,
-    noise: Option<NoiseTerm<f32>>,
+    terms: Terms<f32>,
     saved: Saved<f32>,
     pooling: Pooling,
     dy: &[f32],
     du: &mut [f32],
-) -> Result<Vec<f32>, Error> {
+) -> Result<ParameterGradients<f32>, Error> {
     pooling.check(saved.y, dy)?;
     let unpooled = pooling.unpool(config.relu, saved.y, dy)?;
     let saved = Saved { y: &[], ..saved };
-    bn_noise::backward_eval(&config.relu(false), noise, saved, &unpooled, du)
+    bn_noise::backward_terms(&config.relu(false), terms, Mode::Eval, saved, &unpooled, du)
 }
 
 impl Pooling<'_> {

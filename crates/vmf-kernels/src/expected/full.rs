@@ -9,7 +9,7 @@
 //! where s_c is the layer's own noise. With pooling, (m, v) are first reduced to those of the
 //! largest of each window by Clark's formulas.
 
-use super::{Channels, reduce_window};
+use super::{Channels, Expected, reduce_window};
 use crate::bn_noise::{Config, Statistics};
 use crate::error::{Error, check_length};
 use crate::normal_cdf::NormalCdf;
@@ -49,7 +49,8 @@ pub fn propagate(
     u: Moments,
     y: MomentsMut,
 ) -> Result<(), Error> {
-    let channels = Channels::new(config, statistics, own)?;
+    let channels =
+        Channels::new(&Expected { config, terms: None.into(), statistics, deviation: own })?;
     check_lengths(&u, config.shape.elements(), &y, config.shape.elements())?;
     let isa = Isa::current();
     let length = channels.task_len();
@@ -72,7 +73,8 @@ pub fn propagate_pooled(
     u: Moments,
     y: MomentsMut,
 ) -> Result<(), Error> {
-    let channels = Channels::new(config, statistics, own)?;
+    let channels =
+        Channels::new(&Expected { config, terms: None.into(), statistics, deviation: own })?;
     check_lengths(&u, pool.input_len(), &y, pool.output_len())?;
     let isa = Isa::current();
     // All images at one output position.

@@ -38,7 +38,7 @@ mod full;
 
 pub use full::{Moments, MomentsMut, propagate, propagate_pooled};
 
-use crate::bn_noise::{Config, Statistics};
+use crate::bn_noise::{Config, Statistics, Terms};
 use crate::error::{Error, check_length};
 use crate::layout::Layout;
 use crate::normal_cdf::NormalCdf;
@@ -68,16 +68,7 @@ pub fn forward(
     u: &[f32],
     y: &mut [f32],
 ) -> Result<(), Error> {
-    check_activation(config)?;
-    let channels = Channels::new(config, statistics, deviation)?;
-    check_length("u", u.len(), config.shape.elements())?;
-    check_length("y", y.len(), config.shape.elements())?;
-    let isa = Isa::current();
-    let length = channels.task_len();
-    y.par_chunks_mut(length).by_task().zip(u.par_chunks(length)).for_each(|(y, u)| {
-        dispatch_to(isa, Relu { channels: &channels, u, y });
-    });
-    Ok(())
+    Expected { config, terms: None.into(), statistics, deviation }.forward(u, y)
 }
 
 /// The same, with maximum pooling before the ReLU, over windows side by side.
@@ -89,19 +80,60 @@ pub fn forward_pooled(
     u: &[f32],
     y: &mut [f32],
 ) -> Result<(), Error> {
-    check_activation(config)?;
-    let channels = Channels::new(config, statistics, deviation)?;
-    check_length("u", u.len(), pool.input_len())?;
-    check_length("y", y.len(), pool.output_len())?;
-    let isa = Isa::current();
-    // All images at one output position.
-    let planes = pool.batch * pool.channels;
-    let [_, width] = pool.output();
-    y.par_chunks_mut(planes).by_task().enumerate().for_each(|(position, y)| {
-        let window = pool.elements_of([position / width, position % width]);
-        dispatch_to(isa, Pooled { channels: &channels, window: &window, u, y });
-    });
-    Ok(())
+    Expected { config, terms: None.into(), statistics, deviation }.forward_pooled(pool, u, y)
+}
+
+/// The operation with gain and shift, which change m, and a skip connection, which is added to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected<'a> {
+    pub(crate) config: &'a Config,
+    /// The noise in it is ignored.
+    pub(crate) terms: Terms<'a, f32>,
+    pub(crate) statistics: &'a Statistics,
+    pub(crate) deviation: &'a [f32],
+}
+
+impl Expected<'_> {
+    /// See [`forward`].
+    pub(crate) fn forward(&self, u: &[f32], y: &mut [f32]) -> Result<(), Error> {
+        check_activation(self.config)?;
+        let (channels, elements) = (Channels::new(self)?, self.config.shape.elements());
+        check_length("u", u.len(), elements)?;
+        check_length("y", y.len(), elements)?;
+        if let Some(skip) = self.terms.skip {
+            check_length("skip", skip.len(), elements)?;
+        }
+        let isa = Isa::current();
+        let length = channels.task_len();
+        let tasks = y.par_chunks_mut(length).by_task().zip(u.par_chunks(length)).enumerate();
+        tasks.for_each(|(task, (y, u))| {
+            let skip = self.terms.skip.map(|skip| &skip[task * length..][..y.len()]);
+            dispatch_to(isa, Relu { channels: &channels, u, skip, y });
+        });
+        Ok(())
+    }
+
+    /// See [`forward_pooled`]. There must be no skip connection.
+    pub(crate) fn forward_pooled(
+        &self,
+        pool: &PoolShape,
+        u: &[f32],
+        y: &mut [f32],
+    ) -> Result<(), Error> {
+        check_activation(self.config)?;
+        let channels = Channels::new(self)?;
+        check_length("u", u.len(), pool.input_len())?;
+        check_length("y", y.len(), pool.output_len())?;
+        let isa = Isa::current();
+        // All images at one output position.
+        let planes = pool.batch * pool.channels;
+        let [_, width] = pool.output();
+        y.par_chunks_mut(planes).by_task().enumerate().for_each(|(position, y)| {
+            let window = pool.elements_of([position / width, position % width]);
+            dispatch_to(isa, Pooled { channels: &channels, window: &window, u, y });
+        });
+        Ok(())
+    }
 }
 
 fn check_activation(config: &Config) -> Result<(), Error> {
@@ -117,16 +149,22 @@ fn unsupported(requirement: &'static str) -> Error {
 struct Channels {
     channels: usize,
     mean: Vec<f32>,
+    /// Times the gain.
     rstd: Vec<f32>,
-    /// What rounding the mean took away from m.
+    /// What rounding the mean took away from m, and the shift.
     correction: Vec<f32>,
     deviation: Vec<f32>,
 }
 
 impl Channels {
-    fn new(config: &Config, statistics: &Statistics, deviation: &[f32]) -> Result<Self, Error> {
+    fn new(expected: &Expected) -> Result<Self, Error> {
+        let Expected { config, terms, statistics, deviation } = *expected;
         let channels = config.shape.channels;
         config.shape.check()?;
+        if let Some(affine) = terms.affine {
+            check_length("gain", affine.gain.len(), channels)?;
+            check_length("shift", affine.shift.len(), channels)?;
+        }
         check_length("deviation", deviation.len(), channels)?;
         check_length("statistics.mean", statistics.mean.len(), channels)?;
         check_length("statistics.var", statistics.var.len(), channels)?;
@@ -139,11 +177,15 @@ impl Channels {
             (0..channels * repeats).map(|i| value(i % channels)).collect()
         };
         let rounded = |c: usize| f64::from(statistics.mean[c] as f32);
+        let gain = |c: usize| terms.affine.map_or(1.0, |affine| f64::from(affine.gain[c]));
+        let shift = |c: usize| terms.affine.map_or(0.0, |affine| f64::from(affine.shift[c]));
+        let correction =
+            |c: usize| (rounded(c) - statistics.mean[c]) * rstd[c] * gain(c) + shift(c);
         Ok(Self {
             channels,
             mean: each(&|c| statistics.mean[c] as f32),
-            rstd: each(&|c| rstd[c] as f32),
-            correction: each(&|c| ((rounded(c) - statistics.mean[c]) * rstd[c]) as f32),
+            rstd: each(&|c| (rstd[c] * gain(c)) as f32),
+            correction: each(&|c| correction(c) as f32),
             deviation: each(&|c| deviation[c].max(SMALLEST)),
         })
     }
@@ -196,6 +238,7 @@ fn maximum<S: Simd, const EQUAL: bool>([m1, v1]: [f32; 2], [m2, v2]: [f32; 2]) -
 struct Relu<'a> {
     channels: &'a Channels,
     u: &'a [f32],
+    skip: Option<&'a [f32]>,
     y: &'a mut [f32],
 }
 
@@ -205,8 +248,11 @@ impl Kernel for Relu<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let sweep = self.channels.sweep();
-        for (u, y) in self.u.chunks(sweep).zip(self.y.chunks_mut(sweep)) {
+        for (row, (u, y)) in self.u.chunks(sweep).zip(self.y.chunks_mut(sweep)).enumerate() {
             self.channels.normalize::<S>(u, y);
+            if let Some(skip) = self.skip {
+                y.iter_mut().zip(&skip[row * sweep..]).for_each(|(m, skip)| *m += skip);
+            }
             for (y, s) in y.iter_mut().zip(&self.channels.deviation) {
                 *y = expected_relu::<S>(*y, *s);
             }

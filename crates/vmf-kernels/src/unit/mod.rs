@@ -1,12 +1,12 @@
-//! The variational unit: convolution, batch normalization, noise, ReLU and optionally maximum
-//! pooling, as one operation.
+//! The variational unit: convolution, batch normalization, noise, ReLU and optionally gain and
+//! shift, a skip connection or maximum pooling, as one operation.
 //!
 //! ```text
 //! u = x * w
-//! y = pool( act( (u - mean) * rstd + sigma * z ) )
+//! y = pool( act( gain * ((u - mean) * rstd + sigma * z) + shift + skip ) )
 //! ```
 //!
-//! For automatic differentiation it is one node over (x, w, sigma). Tensors are in HWNC, and what
+//! For automatic differentiation it is one node over x, w and its [`Terms`]. Tensors are in HWNC, and what
 //! is computed on the way lives in scratch memory. A linear layer is the convolution of a 1x1 image
 //! with a 1x1 kernel.
 //!
@@ -19,10 +19,11 @@
 
 use crate::across::Across;
 use crate::bn_noise::pooled::{self, Pooling};
-use crate::bn_noise::{self, NoiseTerm, Shape, Statistics};
+use crate::bn_noise::{self, Mode, Shape, Statistics, skip};
+pub use crate::bn_noise::{Affine, NoiseTerm, ParameterGradients, Terms};
 use crate::conv::Conv2d;
 use crate::error::{Error, check_length};
-use crate::expected::{self, Moments, MomentsMut};
+use crate::expected::{self, Expected, Moments, MomentsMut};
 use crate::layout::Layout;
 use crate::parallel::on_pool;
 use crate::pool::{Pool, PoolShape};
@@ -65,6 +66,8 @@ pub struct Gradients<'a> {
     pub dx: Option<&'a mut [f32]>,
     /// The gradient with respect to the weights.
     pub dw: &'a mut [f32],
+    /// The gradient with respect to the skip connection, if there is one.
+    pub dskip: Option<&'a mut [f32]>,
 }
 
 impl Unit {
@@ -133,14 +136,15 @@ impl Unit {
     ///
     /// The memory in `saved` is reused, by this unit or another, so a training loop allocates
     /// nothing.
-    pub fn forward_train(
+    pub fn forward_train<'a>(
         &self,
-        noise: Option<NoiseTerm<f32>>,
+        terms: impl Into<Terms<'a, f32>>,
         x: &[f32],
         w: &[f32],
         y: &mut [f32],
         saved: &mut Saved,
     ) -> Result<(), Error> {
+        let terms = terms.into();
         on_pool(|| {
             check_length("y", y.len(), self.output_len())?;
             if saved.u.len() != self.conv_len() {
@@ -149,51 +153,52 @@ impl Unit {
             let Saved { u, argmax, statistics } = saved;
             self.conv.forward(x, w, u)?;
             *statistics = bn_noise::statistics(&self.norm, u)?;
-            self.normalize(noise, statistics, u, y, argmax)
+            self.normalize(terms, statistics, u, y, argmax)
         })
     }
 
     /// Normalizes with given statistics, usually running estimates, and writes y.
-    pub fn forward_eval(
+    pub fn forward_eval<'a>(
         &self,
-        noise: Option<NoiseTerm<f32>>,
+        terms: impl Into<Terms<'a, f32>>,
         statistics: &Statistics,
         x: &[f32],
         w: &[f32],
         y: &mut [f32],
     ) -> Result<(), Error> {
+        let terms = terms.into();
         on_pool(|| {
             check_length("y", y.len(), self.output_len())?;
             let mut u = Scratch::take(self.conv_len());
             self.conv.forward(x, w, &mut u)?;
-            self.normalize(noise, statistics, &u, y, &mut Vec::new())
+            self.normalize(terms, statistics, &u, y, &mut Vec::new())
         })
     }
 
-    /// Normalizes with given statistics and writes the [expected] activation,
+    /// Normalizes with given statistics and writes the [expected](crate::expected) activation,
     /// where `deviation` is the standard deviation in front of the activation, one value per
-    /// channel.
+    /// channel. Of the terms the noise is ignored.
     ///
     /// Without an activation that is the mean, whatever the deviation.
-    pub fn forward_expected(
+    pub fn forward_expected<'a>(
         &self,
+        terms: impl Into<Terms<'a, f32>>,
         deviation: &[f32],
         statistics: &Statistics,
         x: &[f32],
         w: &[f32],
         y: &mut [f32],
     ) -> Result<(), Error> {
+        let terms = Terms { noise: None, ..terms.into() };
         on_pool(|| {
             check_length("y", y.len(), self.output_len())?;
             let mut u = Scratch::take(self.conv_len());
             self.conv.forward(x, w, &mut u)?;
+            let expected = Expected { config: &self.norm, terms, statistics, deviation };
             match &self.pool {
-                _ if !self.norm.relu => self.normalize(None, statistics, &u, y, &mut Vec::new()),
-                None => expected::forward(&self.norm, statistics, deviation, &u, y),
-                Some(pool) => {
-                    let pool = pool.shape();
-                    expected::forward_pooled(&self.norm, statistics, deviation, pool, &u, y)
-                }
+                _ if !self.norm.relu => self.normalize(terms, statistics, &u, y, &mut Vec::new()),
+                None => expected.forward(&u, y),
+                Some(pool) => expected.forward_pooled(pool.shape(), &u, y),
             }
         })
     }
@@ -235,7 +240,7 @@ impl Unit {
     /// Everything behind the convolution: writes y and, with pooling, the argmax of each window.
     fn normalize(
         &self,
-        noise: Option<NoiseTerm<f32>>,
+        terms: Terms<f32>,
         statistics: &Statistics,
         u: &[f32],
         y: &mut [f32],
@@ -244,87 +249,108 @@ impl Unit {
         match &self.pool {
             None => {
                 argmax.clear();
-                bn_noise::forward_eval(&self.norm, noise, statistics, u, y)
+                bn_noise::forward_terms(&self.norm, terms, statistics, u, y)
             }
             Some(pool) => {
+                self.check_pooled(&terms)?;
                 argmax.resize(y.len(), 0);
-                pooled::forward(&self.norm, noise, statistics, pool, u, (y, argmax))
+                pooled::forward(&self.norm, terms, statistics, pool, u, (y, argmax))
             }
         }
     }
 
-    /// The gradients of [`forward_train`](Unit::forward_train); returns dsigma, one value for each
-    /// scale of `noise`.
+    /// A pooled unit has no skip connection: none of the known networks pools behind one.
+    fn check_pooled(&self, terms: &Terms<f32>) -> Result<(), Error> {
+        match terms.skip {
+            None => Ok(()),
+            Some(_) => Err(Error::Value {
+                name: "a unit with a skip connection",
+                value: "pooled".into(),
+                requirement: "without pooling: pool its output by an operation of its own",
+            }),
+        }
+    }
+
+    /// The gradients of [`forward_train`](Unit::forward_train); returns those of the terms.
     ///
-    /// `noise`, `operands` and `saved` must be those of the forward pass.
-    pub fn backward_train(
+    /// `terms`, `operands` and `saved` must be those of the forward pass.
+    pub fn backward_train<'a>(
         &self,
-        noise: Option<NoiseTerm<f32>>,
+        terms: impl Into<Terms<'a, f32>>,
         operands: Operands,
         saved: &Saved,
         dy: &[f32],
-        gradients: Gradients,
-    ) -> Result<Vec<f32>, Error> {
+        mut gradients: Gradients,
+    ) -> Result<ParameterGradients<f32>, Error> {
+        let terms = terms.into();
         on_pool(|| {
             let Operands { x, w, y } = operands;
             check_length("y", y.len(), self.output_len())?;
             check_length("saved.u", saved.u.len(), self.conv_len())?;
+            let Saved { u, argmax, statistics } = saved;
+            let saved = bn_noise::Saved { u, y, statistics };
             let mut du = Scratch::take(self.conv_len());
-            let dsigma = self.conv_gradient_train(noise, y, saved, dy, &mut du)?;
+            let to = (gradients.dskip.take(), &mut *du);
+            let parameters = self.conv_gradient(terms, Mode::Train, (saved, argmax), dy, to)?;
             self.conv_backward(x, w, &du, gradients)?;
-            Ok(dsigma)
+            Ok(parameters)
         })
     }
 
     /// The gradients of [`forward_eval`](Unit::forward_eval), whose statistics are constants;
-    /// returns dsigma.
+    /// returns those of the terms.
     ///
     /// An evaluation pass saves nothing, so the convolution and the output are computed again.
-    pub fn backward_eval(
+    pub fn backward_eval<'a>(
         &self,
-        noise: Option<NoiseTerm<f32>>,
+        terms: impl Into<Terms<'a, f32>>,
         statistics: &Statistics,
         x: &[f32],
         w: &[f32],
         dy: &[f32],
-        gradients: Gradients,
-    ) -> Result<Vec<f32>, Error> {
+        mut gradients: Gradients,
+    ) -> Result<ParameterGradients<f32>, Error> {
+        let terms = terms.into();
         on_pool(|| {
             let (mut u, mut y) = (Scratch::take(self.conv_len()), Scratch::take(self.output_len()));
             let mut argmax = Vec::new();
             self.conv.forward(x, w, &mut u)?;
-            self.normalize(noise, statistics, &u, &mut y, &mut argmax)?;
+            self.normalize(terms, statistics, &u, &mut y, &mut argmax)?;
 
             let saved = bn_noise::Saved { u: &u, y: &y, statistics };
             let mut du = Scratch::take(self.conv_len());
-            let dsigma = match &self.pool {
-                None => bn_noise::backward_eval(&self.norm, noise, saved, dy, &mut du)?,
-                Some(pool) => {
-                    let pooling = Pooling { pool, argmax: &argmax };
-                    pooled::backward_eval(&self.norm, noise, saved, pooling, dy, &mut du)?
-                }
-            };
+            let to = (gradients.dskip.take(), &mut *du);
+            let parameters = self.conv_gradient(terms, Mode::Eval, (saved, &argmax), dy, to)?;
             self.conv_backward(x, w, &du, gradients)?;
-            Ok(dsigma)
+            Ok(parameters)
         })
     }
 
-    /// The gradient with respect to the convolution u, in training; returns dsigma.
-    fn conv_gradient_train(
+    /// The gradients with respect to the convolution u and the skip connection; returns those of
+    /// the other terms.
+    fn conv_gradient(
         &self,
-        noise: Option<NoiseTerm<f32>>,
-        y: &[f32],
-        saved: &Saved,
+        terms: Terms<f32>,
+        mode: Mode,
+        (saved, argmax): (bn_noise::Saved<f32>, &[u8]),
         dy: &[f32],
-        du: &mut [f32],
-    ) -> Result<Vec<f32>, Error> {
-        let Saved { u, argmax, statistics } = saved;
-        let saved = bn_noise::Saved { u, y, statistics };
-        match &self.pool {
-            None => bn_noise::backward_train(&self.norm, noise, saved, dy, du),
-            Some(pool) => {
+        (dskip, du): (Option<&mut [f32]>, &mut [f32]),
+    ) -> Result<ParameterGradients<f32>, Error> {
+        match (&self.pool, terms.skip) {
+            (None, None) => bn_noise::backward_terms(&self.norm, terms, mode, saved, dy, du),
+            (None, Some(_)) => {
+                let mut unwanted = Scratch::take(if dskip.is_some() { 0 } else { dy.len() });
+                let dskip = dskip.unwrap_or(&mut unwanted);
+                skip::backward(&self.norm, terms, mode, saved, dy, (dskip, du))
+            }
+            (Some(pool), _) => {
+                self.check_pooled(&terms)?;
                 let pooling = Pooling { pool, argmax };
-                pooled::backward_train(&self.norm, noise, saved, pooling, dy, du)
+                let backward = match mode {
+                    Mode::Train => pooled::backward_train,
+                    Mode::Eval => pooled::backward_eval,
+                };
+                backward(&self.norm, terms, saved, pooling, dy, du)
             }
         }
     }

@@ -12,6 +12,9 @@ struct Case {
     pool: bool,
     algorithm: Algorithm,
     key: NoiseKey,
+    /// How many values of sigma, and whether gain and shift follow them.
+    groups: usize,
+    affine: bool,
     /// The statistics of an evaluation pass; those of the batch otherwise.
     given: Option<Statistics>,
 }
@@ -23,9 +26,11 @@ impl Case {
         if self.pool { unit.max_pool(2).unwrap() } else { unit }
     }
 
-    /// The unit by its definition, element by element, for a 3x3 kernel with padding 1.
-    fn reference(&self, x: &[f64], w: &[f64], sigma: &[f64]) -> Vec<f64> {
+    /// The unit by its definition, element by element, for a 3x3 kernel with padding 1. The
+    /// parameters are those of the noise, then gains and shifts; `skip` may be empty.
+    fn reference(&self, x: &[f64], w: &[f64], parameters: &[f64], skip: &[f64]) -> Vec<f64> {
         let s = &self.shape;
+        let (sigma, affine) = parameters.split_at(self.groups);
         let ([height, width], batch) = (s.input, s.batch);
         let (inputs, outputs) = (s.in_channels, s.out_channels);
         let (positions, count) = (height * width, (height * width * batch) as f64);
@@ -61,6 +66,10 @@ impl Case {
                 let z = normal(self.key, element as u64);
                 let u = &mut u[row * outputs + o];
                 *u = (*u - mean) / (var + 1e-5).sqrt() + sigma * z;
+                if self.affine {
+                    *u = *u * affine[o] + affine[outputs + o];
+                }
+                *u += skip.get(row * outputs + o).unwrap_or(&0.0);
                 if self.relu {
                     *u = u.max(0.0);
                 }
@@ -108,9 +117,17 @@ fn outputs_and_gradients_match_the_definition() {
     let shapes = [ConvShape::same(3, 3, 4, [4, 6], 3), ConvShape::same(2, 9, 6, [5, 4], 3)];
     for shape in shapes {
         for algorithm in [Algorithm::Direct, Algorithm::Winograd] {
-            for (relu, pool, groups) in
-                [(true, false, 1), (true, true, 2), (false, true, 1), (false, false, 2)]
-            {
+            for (relu, pool, groups, affine, skip) in [
+                (true, false, 1, false, false),
+                (true, true, 2, false, false),
+                (false, true, 1, false, false),
+                (false, false, 2, false, false),
+                (true, false, 2, true, false),
+                (true, true, 1, true, false),
+                (true, false, 1, false, true),
+                (true, false, 2, true, true),
+                (false, false, 1, true, true),
+            ] {
                 let key = NoiseKey { seed: rng.next(), stream: 3, step: 5, sample: 0 };
                 let sigma: Vec<f32> = (0..groups).map(|i| 0.3 + 0.4 * i as f32).collect();
                 let given = Statistics {
@@ -118,52 +135,82 @@ fn outputs_and_gradients_match_the_definition() {
                     var: (0..shape.out_channels).map(|_| rng.between(9, 30) as f64).collect(),
                 };
                 for given in [None, Some(given)] {
-                    let case = Case { shape, relu, pool, algorithm, key, given };
-                    check_against_the_definition(&case, &sigma, &mut rng);
+                    let case = Case { shape, relu, pool, algorithm, key, groups, affine, given };
+                    let mut parameters = sigma.clone();
+                    if affine {
+                        // Gains of both signs, and shifts.
+                        parameters.extend((0..shape.out_channels).map(|c| c as f32 - 1.4));
+                        parameters.extend((0..shape.out_channels).map(|c| 0.3 - c as f32 * 0.2));
+                    }
+                    check_against_the_definition(&case, &parameters, skip, &mut rng);
                 }
             }
         }
     }
 }
 
-fn check_against_the_definition(case: &Case, sigma: &[f32], rng: &mut Rng) {
+fn check_against_the_definition(case: &Case, parameters: &[f32], skip: bool, rng: &mut Rng) {
     let (shape, unit) = (case.shape, case.unit());
     let x = rng.normals(shape.input_len());
     let w = rng.normals(shape.weight_len());
     let direction = rng.normals(unit.output_len());
-    let noise = Some(NoiseTerm { noise: Noise::new(case.key), sigma });
-    let Case { relu, pool, algorithm, given, .. } = case;
-    let what = format!("{shape:?} {algorithm:?} relu {relu} pool {pool} train {}", given.is_none());
+    let skip = if skip { rng.normals(unit.output_len()) } else { Vec::new() };
+    let (sigma, affine) = parameters.split_at(case.groups);
+    let (gain, shift) = affine.split_at(affine.len() / 2);
+    let terms = Terms {
+        noise: Some(NoiseTerm { noise: Noise::new(case.key), sigma }),
+        affine: case.affine.then_some(Affine { gain, shift }),
+        skip: (!skip.is_empty()).then_some(&skip[..]),
+    };
+    let Case { relu, pool, algorithm, given, affine, .. } = case;
+    let what = format!(
+        "{shape:?} {algorithm:?} relu {relu} pool {pool} affine {affine} skip {} train {}",
+        terms.skip.is_some(),
+        given.is_none()
+    );
 
     let (mut y, mut saved) = (vec![f32::NAN; unit.output_len()], Saved::default());
     match given {
-        None => unit.forward_train(noise, &x, &w, &mut y, &mut saved).unwrap(),
-        Some(given) => unit.forward_eval(noise, given, &x, &w, &mut y).unwrap(),
+        None => unit.forward_train(terms, &x, &w, &mut y, &mut saved).unwrap(),
+        Some(given) => unit.forward_eval(terms, given, &x, &w, &mut y).unwrap(),
     }
-    let (x64, w64, sigma64) = (double(&x), double(&w), double(sigma));
-    assert_close(&y, &case.reference(&x64, &w64, &sigma64), 2e-5, &what);
+    let (x64, w64, skip64) = (double(&x), double(&w), double(&skip));
+    let parameters64 = double(parameters);
+    assert_close(&y, &case.reference(&x64, &w64, &parameters64, &skip64), 2e-5, &what);
 
     let operands = Operands { x: &x, w: &w, y: &y };
-    let backward = |gradients: Gradients| match given {
-        None => unit.backward_train(noise, operands, &saved, &direction, gradients).unwrap(),
-        Some(given) => unit.backward_eval(noise, given, &x, &w, &direction, gradients).unwrap(),
+    let backward = |gradients: Gradients| {
+        let ParameterGradients { sigma, gain, shift } = match given {
+            None => unit.backward_train(terms, operands, &saved, &direction, gradients),
+            Some(given) => unit.backward_eval(terms, given, &x, &w, &direction, gradients),
+        }
+        .unwrap();
+        [sigma, gain, shift].concat()
     };
     let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![f32::NAN; w.len()]);
-    let dsigma = backward(Gradients { dx: Some(&mut dx), dw: &mut dw });
-    let loss = |x: &[f64], w: &[f64], sigma: &[f64]| -> f64 {
-        let y = case.reference(x, w, sigma);
+    let mut dskip = vec![f32::NAN; skip.len()];
+    let dparameters = backward(Gradients {
+        dx: Some(&mut dx),
+        dw: &mut dw,
+        dskip: terms.skip.map(|_| &mut dskip[..]),
+    });
+    let loss = |x: &[f64], w: &[f64], parameters: &[f64], skip: &[f64]| -> f64 {
+        let y = case.reference(x, w, parameters, skip);
         y.iter().zip(&direction).map(|(y, d)| y * f64::from(*d)).sum()
     };
-    let expected_dx = differences(&x64, |x| loss(x, &w64, &sigma64));
-    let expected_dw = differences(&w64, |w| loss(&x64, w, &sigma64));
-    let expected_dsigma = differences(&sigma64, |sigma| loss(&x64, &w64, sigma));
+    let expected_dx = differences(&x64, |x| loss(x, &w64, &parameters64, &skip64));
+    let expected_dw = differences(&w64, |w| loss(&x64, w, &parameters64, &skip64));
+    let expected_dparameters =
+        differences(&parameters64, |parameters| loss(&x64, &w64, parameters, &skip64));
+    let expected_dskip = differences(&skip64, |skip| loss(&x64, &w64, &parameters64, skip));
     assert_close(&dx, &expected_dx, 1e-4, &format!("dx {what}"));
     assert_close(&dw, &expected_dw, 1e-4, &format!("dw {what}"));
-    assert_close(&dsigma, &expected_dsigma, 1e-4, &format!("dsigma {what}"));
+    assert_close(&dparameters, &expected_dparameters, 1e-4, &format!("dparameters {what}"));
+    assert_close(&dskip, &expected_dskip, 1e-4, &format!("dskip {what}"));
 
-    // Without the input gradient, the others are the same.
+    // Without the gradients of input and skip connection, the others are the same.
     let mut again = vec![f32::NAN; w.len()];
-    assert_eq!(backward(Gradients { dx: None, dw: &mut again }), dsigma);
+    assert_eq!(backward(Gradients { dx: None, dw: &mut again, dskip: None }), dparameters);
     assert_eq!(again, dw);
 }
 
@@ -188,8 +235,8 @@ fn evaluation_gradients_are_those_of_the_separate_operations() {
         let (x, w) = (rng.normals(shape.input_len()), rng.normals(shape.weight_len()));
         let dy = rng.normals(unit.output_len());
         let (mut dx, mut dw) = (vec![f32::NAN; x.len()], vec![f32::NAN; w.len()]);
-        let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw };
-        let dsigma = unit.backward_eval(noise, &statistics, &x, &w, &dy, gradients).unwrap();
+        let gradients = Gradients { dx: Some(&mut dx), dw: &mut dw, dskip: None };
+        let dsigma = unit.backward_eval(noise, &statistics, &x, &w, &dy, gradients).unwrap().sigma;
 
         let mut u = vec![0.0; shape.output_len()];
         conv.forward(&x, &w, &mut u).unwrap();
@@ -264,7 +311,12 @@ fn fused_pooling_is_pooling_of_the_unpooled_unit() {
         assert_eq!((&y, &saved.argmax), (&pooled, &argmax), "{what}");
 
         let mut du = vec![f32::NAN; parts.output_len()];
-        let dsigma = unit.conv_gradient_train(noise, &y, &saved, &dy, &mut du).unwrap();
+        let dsigma = {
+            let Saved { u, argmax, statistics } = &saved;
+            let saved = (bn_noise::Saved { u, y: &y, statistics }, &argmax[..]);
+            let to = (None, &mut du[..]);
+            unit.conv_gradient(noise.into(), Mode::Train, saved, &dy, to).unwrap().sigma
+        };
         let mut dwhole = vec![0.0; whole.len()];
         pool.max_backward(&argmax, &dy, &mut dwhole).unwrap();
         for (dwhole, y) in dwhole.iter_mut().zip(&whole) {
@@ -299,7 +351,7 @@ fn wrong_lengths_are_errors() {
 
     let dy = vec![1.0; y.len()];
     let mut train = |dy: &[f32], saved: &Saved, y: &[f32]| {
-        let gradients = Gradients { dx: None, dw: &mut dw };
+        let gradients = Gradients { dx: None, dw: &mut dw, dskip: None };
         unit.backward_train(None, Operands { x: &x, w: &w, y }, saved, dy, gradients)
     };
     assert!(train(&dy, &saved, &y).is_ok());
@@ -307,7 +359,14 @@ fn wrong_lengths_are_errors() {
     assert!(train(&dy, &saved, &y[1..]).is_err());
     assert!(train(&dy, &Saved::default(), &y).is_err());
     let mut eval = |dy: &[f32], statistics: &Statistics| {
-        unit.backward_eval(None, statistics, &x, &w, dy, Gradients { dx: None, dw: &mut dw })
+        unit.backward_eval(
+            None,
+            statistics,
+            &x,
+            &w,
+            dy,
+            Gradients { dx: None, dw: &mut dw, dskip: None },
+        )
     };
     assert!(eval(&dy, &saved.statistics).is_ok());
     assert!(eval(&dy[1..], &saved.statistics).is_err());
@@ -349,10 +408,10 @@ fn train(algorithm: Algorithm, threads: usize) -> Vec<f64> {
                 let mut dw = [vec![0.0; w[0].len()], vec![0.0; w[1].len()]];
                 let mut dhidden = vec![0.0; hidden.len()];
                 let operands = Operands { x: &hidden, w: &w[1], y: &y };
-                let to = Gradients { dx: Some(&mut dhidden), dw: &mut dw[1] };
+                let to = Gradients { dx: Some(&mut dhidden), dw: &mut dw[1], dskip: None };
                 units[1].backward_train(noise(1), operands, &saved[1], &dy, to).unwrap();
                 let operands = Operands { x: &x, w: &w[0], y: &hidden };
-                let to = Gradients { dx: None, dw: &mut dw[0] };
+                let to = Gradients { dx: None, dw: &mut dw[0], dskip: None };
                 units[0].backward_train(noise(0), operands, &saved[0], &dhidden, to).unwrap();
                 for ((w, dw), [m, v]) in w.iter_mut().zip(&dw).zip(&mut moments) {
                     crate::adam::adam(&config, step.into(), w, dw, m, v).unwrap();

@@ -32,8 +32,11 @@ TIMES = ["forward_ms", "backward_ms", "optimizer_ms", "step_ms", "evaluation_ms"
 LEAST = [*TIMES, "wall_step_ms", "plain_step_ms", "peak_memory_mb"]
 MOST = ["peak_gflops", "bandwidth"]
 WARM_UP = 4
+# The cases in which ours is also timed without noise, alternately.
+NOISE_COST = ["full", "resnet20", "resnet18"]
 OURS, STOCK = "vmf-candle", "stock Candle"
 TORCH = {"PyTorch, NCHW": "nchw", "PyTorch, channels last": "channels_last"}
+TORCH_BF16 = {"PyTorch, channels last, bf16 autocast": "channels_last"}
 TORCH_PLAIN = {f"{name}, no noise": layout for name, layout in TORCH.items()}
 
 
@@ -44,10 +47,13 @@ class Case:
     name: str
     threads: int
     width: float
+    model: str = "vgg16"
+    affine: bool = False
 
     def __str__(self):
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"{threads}, width {self.width:g}"
+        affine = ", affine" if self.affine else ""
+        return f"{threads}, {self.model} of width {self.width:g}{affine}"
 
 
 @dataclass(frozen=True)
@@ -61,17 +67,20 @@ class Run:
 
     def command(self, args):
         case = self.case
-        flags = ["--batch", args.batch, "--width", case.width, "--threads", case.threads, "--steps", self.steps]
+        flags = ["--model", case.model, "--batch", args.batch, "--width", case.width]
+        flags += ["--threads", case.threads, "--steps", self.steps, *(["--affine"] if case.affine else [])]
         flags += ["--warm-up", 1 if self.program == STOCK else WARM_UP]
         flags += ["--clock", "cpu" if case.threads == 1 else "wall"]
+        torch = [args.torch_python, HERE / "torch_networks.py", *flags, "--layout"]
         if self.program in TORCH:
-            return [args.torch_python, HERE / "torch_vgg.py", *flags, "--layout", TORCH[self.program]]
+            return [*torch, TORCH[self.program]]
+        if self.program in TORCH_BF16:
+            return [*torch, TORCH_BF16[self.program], "--autocast"]
         if self.program in TORCH_PLAIN:
-            flags += ["--layout", TORCH_PLAIN[self.program], "--no-noise"]
-            return [args.torch_python, HERE / "torch_vgg.py", *flags]
+            return [*torch, TORCH_PLAIN[self.program], "--no-noise"]
         if self.program == STOCK:
             flags += ["--ops", "stock"]
-        elif case.name == "full":
+        elif case.name in NOISE_COST:
             flags.append("--noise-cost")
         return [args.cifar, "bench", "--json", *flags]
 
@@ -86,8 +95,15 @@ def plan(args):
         for threads in args.threads:
             full = Case("full", threads, 1.0)
             quarter = Case("quarter", threads, 0.25)
-            runs += [Run(round_, full, program, args.steps) for program in [OURS, *TORCH, *TORCH_PLAIN]]
+            everything = [OURS, *TORCH, *TORCH_BF16, *TORCH_PLAIN]
+            runs += [Run(round_, full, program, args.steps) for program in everything]
             runs += [Run(round_, quarter, program, 4 * args.steps) for program in [OURS, *TORCH]]
+            for model, times in [("resnet20", 2), ("resnet18", 1)]:
+                residual = Case(model, threads, 1.0, model)
+                programs = [OURS, *TORCH, *TORCH_BF16]
+                runs += [Run(round_, residual, program, times * args.steps) for program in programs]
+                affine = Case(f"{model}, affine", threads, 1.0, model, True)
+                runs += [Run(round_, affine, program, times * args.steps) for program in [OURS, *TORCH]]
         # A step of stock Candle takes seconds, so only a few are timed.
         runs.append(Run(round_, Case("stock", 1, 1.0), STOCK, 2))
     return runs
@@ -172,6 +188,17 @@ def ratios(results):
         costs = ours("full", threads, "noise_costs")
         cost = statistics.median(costs) if costs else None
         add(f"step: noise and KL / neither, {many}", cost, 1.0, 1.05, False)
+        bf16 = torch("full", threads, programs=TORCH_BF16)
+        add(f"step: PyTorch's bf16 autocast / ours in f32, {many}", bf16, ours("full", threads), 2)
+        for model in ("resnet20", "resnet18"):
+            for metric, what in (("step_ms", "step"), ("evaluation_ms", "evaluation")):
+                sides = [side(model, threads, metric) for side in (torch, ours)]
+                add(f"{model}, {what}: PyTorch's best layout / ours, {many}", *sides, 2)
+            costs = ours(model, threads, "noise_costs")
+            cost = statistics.median(costs) if costs else None
+            add(f"{model}, step: noise and KL / neither, {many}", cost, 1.0, 1.05, False)
+            affine = [ours(f"{model}, affine", threads), ours(model, threads)]
+            add(f"{model}, step: gain and shift / neither, {many}", *affine, 1.05, False)
         memory = [side("full", threads, "peak_memory_mb") for side in (ours, torch)]
         add(f"peak memory: ours / PyTorch's least, {many}", *memory, 1, False)
     stock = results.get(("stock", 1, STOCK), {}).get("step_ms")
@@ -188,18 +215,18 @@ def ratios(results):
 
 def table(results, cases):
     lines = [
-        "| threads | width | program | forward | backward | optimizer | step | without noise, KL | evaluation | memory |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| threads | network | width | program | forward | backward | optimizer | step | without noise, KL | evaluation | memory |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for case in cases:
-        for program in [OURS, *TORCH, *TORCH_PLAIN, STOCK]:
+        for program in [OURS, *TORCH, *TORCH_BF16, *TORCH_PLAIN, STOCK]:
             report = results.get((case.name, case.threads, program))
             if report:
                 metrics = [*TIMES[:4], "plain_step_ms", *TIMES[4:]]
                 times = [report.get(metric) for metric in metrics]
                 times = " | ".join("" if time is None else f"{time:.1f}" for time in times)
                 lines.append(
-                    f"| {case.threads} | {case.width:g} | {program} | {times} | {report['peak_memory_mb']:.0f} |"
+                    f"| {case.threads} | {case.model}{', affine' if case.affine else ''} | {case.width:g} | {program} | {times} | {report['peak_memory_mb']:.0f} |"
                 )
     return "\n".join(lines)
 

@@ -190,7 +190,7 @@ In Python, without noise, with PyTorch, safetensors and vmf-candle's `python/loa
 ```python
 from load_checkpoint import load
 model = load(\"DIR/{EXPORTED}\")
-logits = model.classifier(model.features(images).mean((2, 3)))
+logits = model(images)
 {probabilities}
 ```\n
 Images have the shape (N, {channels}, {size}, {size}). Pixels from 0 to 1 are normalized by the mean and the deviation of each channel:\n

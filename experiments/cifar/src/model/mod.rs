@@ -32,11 +32,14 @@ pub struct NetworkConfig {
     pub classes: usize,
     /// sigma_eff of every unit before training.
     pub sigma: f64,
+    /// Whether a gain and a shift follow each normalization, as in most pretrained networks.
+    pub affine: bool,
 }
 
 impl Default for NetworkConfig {
     fn default() -> Self {
-        Self { model: Model::Vgg16, width: 1.0, in_channels: 3, classes: 10, sigma: 0.1 }
+        let affine = false;
+        Self { model: Model::Vgg16, width: 1.0, in_channels: 3, classes: 10, sigma: 0.1, affine }
     }
 }
 

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use candle_core::Tensor;
 use candle_nn::{Linear, Module, VarBuilder};
+use vmf_candle::ops::mean_over_positions;
 use vmf_candle::{ConvStack, Forward, Moments, Pass, Posterior, VmfConfig, VmfConv2d, vmf_conv2d};
 
 use super::{Layer, NetworkConfig, Part};
@@ -42,6 +43,7 @@ impl NetworkConfig {
                 .padding(layer.kernel / 2)
                 .stride(layer.stride);
             let unit = if relu { unit.relu() } else { unit };
+            let unit = if self.affine { unit.affine() } else { unit };
             let (vb, &Layer { inputs, outputs, kernel, .. }) = (vb.pp(&layer.name), layer);
             Ok(vmf_conv2d(inputs, outputs, kernel, unit, posterior, vb)?)
         };
@@ -122,7 +124,7 @@ impl Module for Classifier {
         let (_, _, height, width) = features.dims4()?;
         let features = match height * width {
             1 => features.flatten_from(1)?,
-            _ => features.flatten_from(2)?.mean(2)?,
+            _ => mean_over_positions(features)?,
         };
         self.linear.forward(&features)
     }

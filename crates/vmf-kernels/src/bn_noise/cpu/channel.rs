@@ -1,6 +1,6 @@
 //! The arithmetic of one element, written once for every layout, and the constants of its channel.
 
-use super::super::{Config, NoiseTerm, Statistics};
+use super::super::{Affine, Config, NoiseTerm, Statistics};
 use super::accumulate::Sums;
 use crate::element::Real;
 use crate::simd::Simd;
@@ -8,9 +8,12 @@ use crate::simd::Simd;
 /// The constants of one channel, and what is computed with them:
 /// ```text
 /// xhat = (u - mean) * rstd + correction        correction = (mean - exact mean) * rstd
-/// y    = act(xhat + sigma * z)
-/// du   = rstd * (g - mean_g - xhat * mean_g_xhat)
+/// y    = act((u - mean) * scale + offset + noise * z)
+/// du   = scale * (g - mean_g - xhat * mean_g_xhat)
 /// ```
+/// with `scale = gain * rstd`, `offset = gain * correction + shift` and `noise = gain * sigma`, so
+/// that gain and shift cost nothing. Without them `y = act(xhat + sigma * z)`.
+///
 /// The correction restores what rounding the mean to the working precision took away. Where u is
 /// close to the mean, the difference u - mean is exact, so xhat is accurate however far the channel
 /// is from zero.
@@ -19,7 +22,9 @@ pub(super) struct Channel<R> {
     mean: R,
     rstd: R,
     correction: R,
-    sigma: R,
+    scale: R,
+    offset: R,
+    noise: R,
 }
 
 impl<R: Real> Channel<R> {
@@ -28,10 +33,16 @@ impl<R: Real> Channel<R> {
         (u - self.mean).mul_add::<S>(self.rstd, self.correction)
     }
 
+    /// What y is before noise and activation.
+    #[inline(always)]
+    pub(super) fn noise_free<S: Simd>(self, u: R) -> R {
+        (u - self.mean).mul_add::<S>(self.scale, self.offset)
+    }
+
     /// y, where `floor` says which activation follows (see [`floor`]).
     #[inline(always)]
     pub(super) fn forward<S: Simd>(self, u: R, z: R, floor: R) -> R {
-        let value = self.sigma.mul_add::<S>(z, self.xhat::<S>(u));
+        let value = self.noise.mul_add::<S>(z, self.noise_free::<S>(u));
         // A comparison and not `max`, which would turn a NaN into the floor and hide it.
         if value < floor { floor } else { value }
     }
@@ -46,7 +57,7 @@ impl<R: Real> Channel<R> {
     /// du, from what [`gradient`](Channel::gradient) returned and the averages of the channel.
     #[inline(always)]
     pub(super) fn input_gradient<S: Simd>(self, g: R, xhat: R, mean_g: R, mean_g_xhat: R) -> R {
-        (-xhat).mul_add::<S>(mean_g_xhat, g - mean_g) * self.rstd
+        (-xhat).mul_add::<S>(mean_g_xhat, g - mean_g) * self.scale
     }
 }
 
@@ -62,7 +73,9 @@ pub(super) struct Channels<R> {
     mean: Vec<R>,
     rstd: Vec<R>,
     correction: Vec<R>,
-    sigma: Vec<R>,
+    scale: Vec<R>,
+    offset: Vec<R>,
+    noise: Vec<R>,
 }
 
 impl<R: Real> Channels<R> {
@@ -83,12 +96,27 @@ impl<R: Real> Channels<R> {
             noise.map_or(R::ZERO, |NoiseTerm { sigma, .. }| sigma[c / (channels / sigma.len())])
         };
         let each = |value: &dyn Fn(usize) -> R| repeat(channels, repeats, value);
+        let (rstd, correction) = (each(&|c| R::from_f64(rstd[c])), each(&correction));
         Self {
             mean: each(&|c| R::from_f64(statistics.mean[c])),
-            rstd: each(&|c| R::from_f64(rstd[c])),
-            correction: each(&correction),
-            sigma: each(&sigma),
+            scale: rstd.clone(),
+            offset: correction.clone(),
+            rstd,
+            correction,
+            noise: each(&sigma),
         }
+    }
+
+    /// The same with a gain and a shift for each channel.
+    pub(super) fn with_affine(mut self, affine: Affine<R>) -> Self {
+        let channels = affine.gain.len();
+        for i in 0..self.len() {
+            let (gain, shift) = (affine.gain[i % channels], affine.shift[i % channels]);
+            self.scale[i] = self.scale[i] * gain;
+            self.offset[i] = self.offset[i] * gain + shift;
+            self.noise[i] = self.noise[i] * gain;
+        }
+        self
     }
 
     /// The number of channels times the repeats.
@@ -96,9 +124,9 @@ impl<R: Real> Channels<R> {
         self.mean.len()
     }
 
-    /// The noise scale of each channel, repeated like the others.
-    pub(super) fn sigma(&self) -> &[R] {
-        &self.sigma
+    /// The factor of z for each channel, repeated like the others.
+    pub(super) fn noise(&self) -> &[R] {
+        &self.noise
     }
 
     #[inline(always)]
@@ -113,7 +141,9 @@ impl<R: Real> Channels<R> {
             mean: &self.mean[first..][..length],
             rstd: &self.rstd[first..][..length],
             correction: &self.correction[first..][..length],
-            sigma: &self.sigma[first..][..length],
+            scale: &self.scale[first..][..length],
+            offset: &self.offset[first..][..length],
+            noise: &self.noise[first..][..length],
         }
     }
 }
@@ -124,7 +154,9 @@ pub(super) struct Columns<'a, R> {
     mean: &'a [R],
     rstd: &'a [R],
     correction: &'a [R],
-    sigma: &'a [R],
+    scale: &'a [R],
+    offset: &'a [R],
+    noise: &'a [R],
 }
 
 impl<R: Real> Columns<'_, R> {
@@ -134,7 +166,9 @@ impl<R: Real> Columns<'_, R> {
             mean: self.mean[i],
             rstd: self.rstd[i],
             correction: self.correction[i],
-            sigma: self.sigma[i],
+            scale: self.scale[i],
+            offset: self.offset[i],
+            noise: self.noise[i],
         }
     }
 }

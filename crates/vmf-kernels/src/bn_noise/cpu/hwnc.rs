@@ -4,9 +4,9 @@
 //! rows. Passes with noise go by [`Rectangle`]s.
 
 use super::accumulate::{Part, Sums, Welford};
-use super::channel::Averages;
+use super::channel::{Averages, floor};
 use super::rectangle::{Rectangle, Sweep};
-use super::rows::{RowGradientSums, RowSums, TASK, forward_row, input_gradient_row};
+use super::rows::{RowGradientSums, RowSums, TASK, forward_row, input_gradient_row, skip_row};
 use super::{Inputs, Normalization};
 use crate::element::{Element, Real};
 use crate::layout::Shape;
@@ -28,12 +28,17 @@ pub(super) fn measure<E: Element>(isa: Isa, shape: Shape, u: &[E]) -> Vec<Part<W
         .collect()
 }
 
-/// Writes y.
-pub(super) fn forward<E: Element>(norm: &Normalization<E::Real>, u: &[E], y: &mut [E]) {
+/// Writes y, with a skip connection added before the activation if there is one.
+pub(super) fn forward<E: Element>(
+    norm: &Normalization<E::Real>,
+    u: &[E],
+    skip: Option<&[E]>,
+    y: &mut [E],
+) {
     let shape = norm.config.shape;
     let tasks = Rectangle::tasks(shape).into_par_iter().by_task();
     tasks.zip(Rectangle::pieces(shape, y)).for_each(|(rectangle, y)| {
-        dispatch_to(norm.isa, Forward { norm, rectangle, u, y });
+        dispatch_to(norm.isa, Forward { norm, rectangle, u, skip, y });
     });
 }
 
@@ -122,6 +127,7 @@ struct Forward<'a, E: Element> {
     norm: &'a Normalization<'a, E::Real>,
     rectangle: Rectangle,
     u: &'a [E],
+    skip: Option<&'a [E]>,
     y: Vec<&'a mut [E]>,
 }
 
@@ -131,22 +137,28 @@ impl<E: Element> Kernel for Forward<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(mut self) {
         let (rectangle, u) = (self.rectangle, self.u);
-        let (channels, floor) = (&self.norm.channels, self.norm.floor());
-        let operand = |sweep: &Sweep, position| {
+        let (channels, activation) = (&self.norm.channels, self.norm.floor());
+        // The activation comes after the skip connection.
+        let before_skip = if self.skip.is_some() { floor(false) } else { activation };
+        let place = |sweep: &Sweep, position| {
             let start = rectangle.start(sweep.position + position) + sweep.at;
-            &u[start..start + sweep.length]
+            start..start + sweep.length
         };
         let fetch = |sweep: &Sweep| {
             for position in 0..sweep.positions {
-                prefetch(operand(sweep, position));
+                prefetch(&u[place(sweep, position)]);
             }
         };
         let mut sweeps = rectangle.sweeps::<E::Real>(self.norm.noise());
         while let Some(sweep) = sweeps.next::<S>(fetch) {
             for position in 0..sweep.positions {
-                let (u, z) = (operand(&sweep, position), sweeps.z(&sweep, position));
+                let place = place(&sweep, position);
+                let (u, z) = (&u[place.clone()], sweeps.z(&sweep, position));
                 let y = &mut self.y[sweep.position + position][sweep.at..][..sweep.length];
-                forward_row::<E, S>(channels, sweep.column, floor, u, z, y);
+                forward_row::<E, S>(channels, sweep.column, before_skip, u, z, y);
+                if let Some(skip) = self.skip {
+                    skip_row(activation, &skip[place], y);
+                }
             }
         }
     }

@@ -19,7 +19,7 @@ mod stretch;
 #[cfg(test)]
 mod tests;
 
-use super::{Config, NoiseTerm, Statistics};
+use super::{Affine, Config, NoiseTerm, ParameterGradients, Statistics};
 use crate::element::{Element, Real};
 use crate::error::Error;
 use crate::layout::{Layout, Shape};
@@ -84,6 +84,7 @@ pub(super) struct Normalization<'a, R> {
     isa: Isa,
     config: Config,
     noise: Option<NoiseTerm<'a, R>>,
+    affine: Option<Affine<'a, R>>,
     channels: Channels<R>,
 }
 
@@ -95,7 +96,18 @@ impl<'a, R: Real> Normalization<'a, R> {
         statistics: &Statistics,
     ) -> Self {
         let channels = Channels::new(config, noise, statistics, repeats(config.shape));
-        Self { isa, config: *config, noise, channels }
+        Self { isa, config: *config, noise, affine: None, channels }
+    }
+
+    /// The same with a gain and a shift for each channel.
+    pub(super) fn affine(self, affine: Option<Affine<'a, R>>) -> Self {
+        match affine {
+            Some(affine) => {
+                let channels = self.channels.with_affine(affine);
+                Self { affine: Some(affine), channels, ..self }
+            }
+            None => self,
+        }
     }
 
     fn noise(&self) -> Option<&Noise> {
@@ -108,34 +120,46 @@ impl<'a, R: Real> Normalization<'a, R> {
 
     /// Writes y.
     pub(super) fn forward<E: Element<Real = R>>(&self, u: &[E], y: &mut [E]) {
-        let forward = if by_plane(self.config.shape) { nchw::forward } else { hwnc::forward };
-        forward(self, u, y);
+        match by_plane(self.config.shape) {
+            true => nchw::forward(self, u, y),
+            false => hwnc::forward(self, u, None, y),
+        }
     }
 
-    /// Writes du and returns dsigma, with the statistics those of the batch. y is not read without
-    /// ReLU.
+    /// Writes du and returns the other gradients, with the statistics those of the batch. y is not
+    /// read without ReLU.
     pub(super) fn backward_train<E: Element<Real = R>>(
         &self,
         inputs: Inputs<E>,
         du: &mut [E],
-    ) -> Result<Vec<R>, Error> {
-        let sums = self.gradient_sums(inputs, self.noise_is_in_y::<E>());
-        self.input_gradient(&self.averages(&sums)?, inputs, du);
-        Ok(self.dsigma(&sums))
+    ) -> Result<ParameterGradients<R>, Error> {
+        self.backward_train_reading(inputs, self.noise_is_in_y::<E>(), du)
     }
 
-    /// Writes du and returns dsigma, where the statistics are constants.
+    /// The same; `recover` says to read the noise off y, even without ReLU.
+    fn backward_train_reading<E: Element<Real = R>>(
+        &self,
+        inputs: Inputs<E>,
+        recover: bool,
+        du: &mut [E],
+    ) -> Result<ParameterGradients<R>, Error> {
+        let sums = self.gradient_sums(inputs, recover);
+        self.input_gradient(&self.averages(&sums)?, inputs, du);
+        Ok(self.parameter_gradients(&sums))
+    }
+
+    /// Writes du and returns the other gradients, where the statistics are constants.
     pub(super) fn backward_eval<E: Element<Real = R>>(
         &self,
         inputs: Inputs<E>,
         du: &mut [E],
-    ) -> Vec<R> {
+    ) -> ParameterGradients<R> {
         let shape = self.config.shape;
         let zeros = Averages::new(&vec![Sums::default(); shape.channels], 1.0, repeats(shape));
         self.input_gradient(&zeros, inputs, du);
-        match self.noise {
-            None => Vec::new(),
-            Some(_) => self.dsigma(&self.gradient_sums(inputs, false)),
+        match (self.noise, self.affine) {
+            (None, None) => ParameterGradients::default(),
+            _ => self.parameter_gradients(&self.gradient_sums(inputs, false)),
         }
     }
 
@@ -148,16 +172,18 @@ impl<'a, R: Real> Normalization<'a, R> {
             (true, false, _) => nchw::gradient_sums::<E, false, false>(self, inputs),
             (false, true, true) => hwnc::gradient_sums::<E, true, true>(self, inputs),
             (false, true, false) => hwnc::gradient_sums::<E, true, false>(self, inputs),
-            (false, false, _) => hwnc::gradient_sums::<E, false, false>(self, inputs),
+            (false, false, true) => hwnc::gradient_sums::<E, false, true>(self, inputs),
+            (false, false, false) => hwnc::gradient_sums::<E, false, false>(self, inputs),
         };
         self.merge(parts, recover)
     }
 
-    /// The sums of all channels. Those of g z are divided by sigma if sigma z was summed.
+    /// The sums of all channels. Those of g z are divided by the factor of z if z was summed with
+    /// it.
     fn merge(&self, parts: Vec<Part<Sums>>, recovered: bool) -> Vec<Sums> {
         let mut sums = merge_in_order(self.config.shape.channels, parts);
         if recovered {
-            for (sums, sigma) in sums.iter_mut().zip(self.channels.sigma()) {
+            for (sums, sigma) in sums.iter_mut().zip(self.channels.noise()) {
                 sums.g_z /= sigma.to_f64();
             }
         }
@@ -189,16 +215,29 @@ impl<'a, R: Real> Normalization<'a, R> {
         Ok(Averages::new(&sums, elements, repeats(shape)))
     }
 
-    /// The sums of g z over the channels of each group.
-    fn dsigma(&self, sums: &[Sums]) -> Vec<R> {
-        let groups = self.noise.map_or(0, |term| term.sigma.len());
-        if groups == 0 {
-            return Vec::new();
+    /// The gradients with respect to sigma, gain and shift: with sums over the channel, or for
+    /// sigma over all channels of its group,
+    /// ```text
+    /// dsigma = sum gain g z,    dgain = sum g (xhat + sigma z),    dshift = sum g
+    /// ```
+    fn parameter_gradients(&self, sums: &[Sums]) -> ParameterGradients<R> {
+        let sigma = self.noise.map_or(&[][..], |term| term.sigma);
+        let gain = |channel: usize| self.affine.map_or(1.0, |affine| affine.gain[channel].to_f64());
+        let per_group = sums.len() / sigma.len().max(1);
+        let of_group = |group: usize| {
+            let channels = group * per_group..(group + 1) * per_group;
+            channels.map(|channel| gain(channel) * sums[channel].g_z).sum()
+        };
+        let of_gain = |(channel, sums): (usize, &Sums)| {
+            let noise = sigma.get(channel / per_group).map(|sigma| sigma.to_f64() * sums.g_z);
+            R::from_f64(sums.g_xhat + noise.unwrap_or(0.0))
+        };
+        let affine = self.affine.map_or(&[][..], |_| sums);
+        ParameterGradients {
+            sigma: (0..sigma.len()).map(of_group).map(R::from_f64).collect(),
+            gain: affine.iter().enumerate().map(of_gain).collect(),
+            shift: affine.iter().map(|sums| R::from_f64(sums.g)).collect(),
         }
-        sums.chunks(sums.len() / groups)
-            .map(|group| group.iter().map(|channel| channel.g_z).sum())
-            .map(R::from_f64)
-            .collect()
     }
 
     /// Whether the backward pass of the training mode can read z off y instead of making it again,
@@ -216,15 +255,42 @@ impl<'a, R: Real> Normalization<'a, R> {
     /// The rounding of y becomes an error of z when it is divided by sigma. In `f32`, with y of
     /// unit size and sigma = 2^-8, z is off by 2^-16, and in the sum over a channel such errors
     /// average out. Only the statistics of the batch keep y of unit size.
+    ///
+    /// With gain and shift y is of their size, and the noise is larger by the gain.
     pub(super) fn sigma_is_large(&self) -> bool {
         const SMALLEST: f64 = 1.0 / 256.0;
-        let sigma = self.noise.map_or(&[][..], |term| term.sigma);
-        sigma.iter().all(|sigma| sigma.to_f64().abs() >= SMALLEST)
+        let size = |channel: usize| {
+            self.affine.map_or(1.0, |Affine { gain, shift }| {
+                gain[channel].to_f64().abs() + shift[channel].to_f64().abs()
+            })
+        };
+        let noise = self.channels.noise().iter().take(self.config.shape.channels).enumerate();
+        let is_large = |(channel, noise): (usize, &R)| {
+            let noise = noise.to_f64().abs();
+            noise > 0.0 && noise >= SMALLEST * size(channel)
+        };
+        self.noise.is_none() || noise.into_iter().all(is_large)
     }
 }
 
-/// With maximum pooling behind it, in HWNC.
+/// With a skip connection or maximum pooling, in HWNC.
 impl Normalization<'_, f32> {
+    /// Writes y, with `skip` added before the activation.
+    pub(super) fn forward_skip(&self, u: &[f32], skip: &[f32], y: &mut [f32]) {
+        hwnc::forward(self, u, Some(skip), y);
+    }
+
+    /// Writes du and returns the other gradients, with the statistics those of the batch. The
+    /// activation has been taken care of: y is without the skip connection wherever dy is not zero.
+    pub(super) fn backward_train_skip(
+        &self,
+        inputs: Inputs<f32>,
+        du: &mut [f32],
+    ) -> Result<ParameterGradients<f32>, Error> {
+        let recover = self.noise.is_some() && self.sigma_is_large();
+        self.backward_train_reading(inputs, recover, du)
+    }
+
     /// Writes the pooled y, and in `argmax` which element of its window each value is.
     pub(super) fn forward_pooled(
         &self,
@@ -236,15 +302,15 @@ impl Normalization<'_, f32> {
         pooled::forward(self, pool, u, y, argmax);
     }
 
-    /// Writes du and returns dsigma, with the statistics those of the batch. Sigma must be
-    /// [large](Normalization::sigma_is_large).
+    /// Writes du and returns the other gradients, with the statistics those of the batch. Sigma
+    /// must be [large](Normalization::sigma_is_large).
     pub(super) fn backward_train_pooled(
         &self,
         pool: &PoolShape,
         inputs: Inputs<f32>,
         argmax: &[u8],
         du: &mut [f32],
-    ) -> Result<Vec<f32>, Error> {
+    ) -> Result<ParameterGradients<f32>, Error> {
         let inputs = PooledInputs { inputs, argmax };
         let parts = match self.config.relu {
             true => pooled::gradient_sums::<true>(self, pool, inputs),
@@ -256,6 +322,6 @@ impl Normalization<'_, f32> {
             true => pooled::input_gradient::<true>(self, averages, pool, inputs, du),
             false => pooled::input_gradient::<false>(self, averages, pool, inputs, du),
         }
-        Ok(self.dsigma(&sums))
+        Ok(self.parameter_gradients(&sums))
     }
 }

@@ -220,7 +220,11 @@ impl<R: Real> RunSums<R> {
         let [g_sum, g_xhat_sum, g_z_sum] = &mut self.sums;
         g_sum.add(part, g);
         g_xhat_sum.add_product::<S>(part, g, xhat);
-        g_z_sum.add_product::<S>(part, g, if RECOVER { y - xhat } else { z });
+        g_z_sum.add_product::<S>(
+            part,
+            g,
+            if RECOVER { y - self.channel.noise_free::<S>(u) } else { z },
+        );
     }
 }
 

@@ -102,6 +102,15 @@ pub(super) fn forward_row<E: Element, S: Simd>(
     }
 }
 
+/// Adds a skip connection to a row of y and applies the activation, of which `floor` tells.
+#[inline(always)]
+pub(super) fn skip_row<E: Element>(floor: E::Real, skip: &[E], y: &mut [E]) {
+    for (y, skip) in y.iter_mut().zip(skip) {
+        let value = y.to_real() + skip.to_real();
+        *y = E::from_real(if value < floor { floor } else { value });
+    }
+}
+
 /// The sums of the backward pass over some rows.
 pub(super) struct RowGradientSums<R> {
     g: RowSums<R>,
@@ -122,7 +131,7 @@ impl<R: Real> RowGradientSums<R> {
     }
 
     /// Adds the elements of a row whose first is in `column` of the repeated constants. `RECOVER`
-    /// sums `g * (y - xhat) = g * sigma * z` instead of `g * z`, and does not read z.
+    /// sums `g` times what the noise added to y instead of `g * z`, and does not read z.
     #[inline(always)]
     pub(super) fn add<E: Element<Real = R>, S: Simd, const RELU: bool, const RECOVER: bool>(
         &mut self,
@@ -170,8 +179,9 @@ fn add_row<E: Element, S: Simd, const RELU: bool, const RECOVER: bool>(
     let (g_xhat_sum, g_z_sum) = (&mut g_xhat_sum[..length], &mut g_z_sum[..length]);
     for i in 0..length {
         let [u, y, dy] = inputs.element(i);
-        let (g, xhat) = columns.channel(i).gradient::<S, RELU>(u, y, dy);
-        let z = if RECOVER { y - xhat } else { z[i] };
+        let channel = columns.channel(i);
+        let (g, xhat) = channel.gradient::<S, RELU>(u, y, dy);
+        let z = if RECOVER { y - channel.noise_free::<S>(u) } else { z[i] };
         g_sum[i] += g;
         g_xhat_sum[i] = g.mul_add::<S>(xhat, g_xhat_sum[i]);
         g_z_sum[i] = g.mul_add::<S>(z, g_z_sum[i]);

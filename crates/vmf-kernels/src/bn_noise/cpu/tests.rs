@@ -180,7 +180,8 @@ fn check_with<E: Element>(
         let dsigma = match given {
             Some(_) => normalization.backward_eval(inputs, &mut du),
             None => normalization.backward_train(inputs, &mut du).unwrap(),
-        };
+        }
+        .sigma;
         let du = load(shape, &du);
         assert_close(&format!("du {what}"), &du, &expected.du, tolerance);
         let dsigma: Vec<f64> = dsigma.iter().map(|d| d.to_f64()).collect();

@@ -45,6 +45,10 @@ pub struct Args {
     #[arg(long, default_value_t = 1.0)]
     pub width: f64,
 
+    /// Give each normalization a gain and a shift
+    #[arg(long)]
+    pub affine: bool,
+
     /// Number of CPU threads [default: one per processor]
     #[arg(long)]
     pub threads: Option<usize>,
@@ -172,7 +176,12 @@ fn measure(args: &Args, threads: usize) -> Result<Report> {
         "--predictions times the variational network: leave `--ops {}` away",
         format!("{:?}", args.ops).to_lowercase()
     );
-    let network = NetworkConfig { model: args.model, width: args.width, ..Default::default() };
+    let network = NetworkConfig {
+        model: args.model,
+        width: args.width,
+        affine: args.affine,
+        ..Default::default()
+    };
     let device = device::parse(&args.device)?;
     let mut subject: Box<dyn Subject> = match args.ops {
         Ops::Fused => Box::new(Fused::new(&network, &device)?),

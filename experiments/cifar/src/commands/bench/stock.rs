@@ -35,13 +35,14 @@ pub(super) struct Mode {
 }
 
 impl StockUnit {
-    fn new(layer: &Layer, sigma: f64, vb: &VarBuilder) -> Result<Self> {
+    fn new(layer: &Layer, network: &NetworkConfig, vb: &VarBuilder) -> Result<Self> {
         let Layer { inputs, outputs, kernel, stride, .. } = *layer;
         let config = Conv2dConfig { padding: kernel / 2, stride, ..Default::default() };
         let vb = vb.pp(&layer.name);
         let conv = candle_nn::conv2d_no_bias(inputs, outputs, kernel, config, vb.clone())?;
-        let config = BatchNormConfig { affine: false, ..Default::default() };
-        Ok(Self { conv, norm: candle_nn::batch_norm(outputs, config, vb.pp("norm"))?, sigma })
+        let config = BatchNormConfig { affine: network.affine, ..Default::default() };
+        let norm = candle_nn::batch_norm(outputs, config, vb.pp("norm"))?;
+        Ok(Self { conv, norm, sigma: network.sigma })
     }
 
     fn forward(&self, xs: &Tensor, Mode { train, noise }: Mode) -> candle_core::Result<Tensor> {
@@ -52,7 +53,7 @@ impl StockUnit {
 
 impl StockNetwork {
     pub(super) fn new(config: &NetworkConfig, vb: VarBuilder) -> Result<Self> {
-        let unit = |layer: &Layer| StockUnit::new(layer, config.sigma, &vb);
+        let unit = |layer: &Layer| StockUnit::new(layer, config, &vb);
         let parts = config.parts()?;
         let parts = parts.iter().map(|part| match part {
             Part::Unit { layer, pool } => Ok(StockPart::Unit(unit(layer)?, *pool)),
