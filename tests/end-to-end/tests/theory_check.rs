@@ -81,6 +81,21 @@ fn draws_are_compared_with_noise_on_generated_pictures() {
 }
 
 #[test]
+fn one_deterministic_pass_is_compared_with_many_noisy_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&["expected", "--passes", "2000"], "", folder.path());
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", text(&output.stderr));
+    assert!(printed.contains("all 10 checks pass"), "{printed}");
+    let out = folder.path().join("runs/theory-check-expected");
+    for name in ["expected.svg", "expected.png", "report.html"] {
+        assert!(out.join(name).exists(), "{name}");
+    }
+    let csv = std::fs::read_to_string(out.join("expected.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 2 * 8);
+}
+
+#[test]
 fn eval_is_a_filter() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("points.csv"), "dim,kappa\n100,100\n1000000,3e8\n").unwrap();
@@ -110,6 +125,8 @@ fn mistakes_are_named() {
         (&["--points", "1"], "", "at least 2"),
         (&["draws", "--sigma", "0"], "", "a positive number"),
         (&["draws", "--draws", "5"], "", "at least 100"),
+        (&["expected", "--passes", "5"], "", "at least 100"),
+        (&["expected", "--sigma", "-1"], "", "a positive number"),
         (&["draws", "--data-dir", "."], "", "has no data_batch_1.bin"),
     ] {
         let output = run(arguments, input, folder.path());

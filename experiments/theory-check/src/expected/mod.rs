@@ -166,7 +166,7 @@ impl Sums {
 pub fn run(settings: &Settings, out: &Path) -> Result<Checks> {
     let out = OutDir::create(out)?;
     let progress = ProgressBar::new("noisy passes", 2);
-    let names = ["ReLU", "ReLU and pooling"];
+    let names = STATEMENTS.each_ref().map(|statement| statement.name);
     let networks = [false, true].map(|pooling| {
         let network = Network::new(DEPTH, WIDTH, pooling, settings.sigma, settings.seed);
         let rows = measure(&network, settings);
@@ -175,8 +175,8 @@ pub fn run(settings: &Settings, out: &Path) -> Result<Checks> {
     });
     progress.finish();
     let mut checks = Checks::new();
-    for (name, rows) in names.iter().zip(&networks) {
-        judge(name, rows, settings, &mut checks);
+    for (statement, rows) in STATEMENTS.iter().zip(&networks) {
+        judge(statement, rows, settings, &mut checks);
     }
     let figure = figure::figure(&names, &networks, settings);
     out.save_figure(&figure, "expected")?;
@@ -206,40 +206,61 @@ pub fn run(settings: &Settings, out: &Path) -> Result<Checks> {
     Ok(checks)
 }
 
-fn judge(name: &str, rows: &[Row], settings: &Settings, checks: &mut Checks) {
-    // With pooling the second layer inherits what the maximum of four is approximated by.
-    let exact = if name == "ReLU" { 2 } else { 1 };
+/// What we state of a network.
+struct Statement {
+    name: &'static str,
+    /// Layers in which the full grade is exact. With pooling the second layer already inherits what
+    /// the maximum of four Gaussians is approximated by.
+    exact: usize,
+    /// The largest error of a mean in each grade, in deviations.
+    means: [f64; 2],
+    /// The largest error of the propagated deviation, on average over a layer. Clark's maximum of
+    /// four has a deviation that is some per cent too small, layer by layer.
+    deviation: f64,
+}
+
+const STATEMENTS: [Statement; 2] = [
+    Statement { name: "ReLU", exact: 2, means: [0.1, 0.08], deviation: 0.05 },
+    Statement { name: "ReLU and pooling", exact: 1, means: [0.1, 0.15], deviation: 0.15 },
+];
+
+fn judge(statement: &Statement, rows: &[Row], settings: &Settings, checks: &mut Checks) {
+    let Statement { name, exact, means, deviation } = *statement;
     let z = |i: usize| rows[..exact].iter().map(|row| row.z[i]).fold(0.0, f64::max);
     checks.add(
         format!(
-            "{name}: in the first layers ({exact}) mean and variance of the full grade are exact"
+            "{name}: mean and variance of the full grade are exact in the first {}",
+            if exact == 1 { "layer" } else { "two layers" }
         ),
         format!("at most {}, {} standard errors", significant(z(0), 2), significant(z(1), 2)),
         z(0) < Z_LIMIT && z(1) < Z_LIMIT,
     );
     let noise = 1.0 / f64::from(settings.passes).sqrt();
-    let worst = |grade: usize| rows.iter().map(|row| row.mean_off[grade]).fold(0.0, f64::max);
-    let last = rows[rows.len() - 1].mean_off;
-    for (grade, limit) in [(1, 0.06), (2, 0.04)] {
+    for (grade, limit) in means.into_iter().enumerate() {
+        let worst = rows.iter().map(|row| row.mean_off[grade + 1]).fold(0.0, f64::max);
         checks.add(
             format!(
-                "{name}: the mean of the {} grade is off by less than {limit} deviations in all layers",
-                ["fixed", "full"][grade - 1]
+                "{name}: in the {} grade no layer's means are off by more than {limit} deviations",
+                ["fixed", "full"][grade]
             ),
-            format!("{} at most", significant(worst(grade), 2)),
-            worst(grade) < limit + noise,
+            format!("{} at most", significant(worst, 2)),
+            worst < limit + noise,
         );
     }
+    let last = rows[rows.len() - 1].mean_off;
     checks.add(
-        format!("{name}: with noise off the last layer is off by five times as much or more"),
+        format!("{name}: with noise off the last layer is off by four times as much or more"),
         format!("{} against {}", significant(last[0], 2), significant(last[2], 2)),
-        last[0] > 5.0 * last[2],
+        last[0] > 4.0 * last[1].max(last[2]),
     );
     let bias = rows.iter().map(|row| row.deviation_bias[1].abs()).fold(0.0, f64::max);
     checks.add(
-        format!("{name}: the propagated deviation is within 5 % on average in all layers"),
+        format!(
+            "{name}: a layer's propagated deviations are within {} % on average",
+            100.0 * deviation
+        ),
         format!("{} %", significant(100.0 * bias, 2)),
-        bias < 0.05,
+        bias < deviation,
     );
 }
 
