@@ -189,7 +189,10 @@ impl Trainer {
         } else {
             Pass::train_noiseless()
         };
-        let logits = self.model.forward(&images, &pass)?;
+        let logits = self.model.forward(&images, &pass).with_context(|| {
+            let (step, epoch) = (self.step, self.epoch + 1);
+            format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
+        })?;
         let nll = cross_entropy(&logits, &labels)?;
         let loss = Elbo::new(self.set.train.len())
             .beta(self.settings.beta_at(self.time()))

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
-use vmf_candle::posterior::{Collapse, Thresholds};
 
 pub use show::duration;
 
@@ -153,7 +152,6 @@ impl Session {
         let begin = Instant::now();
         let first_time = self.epochs_done();
         let mut saved = Instant::now();
-        let mut collapse = None;
         while !self.trainer.is_finished() {
             let epoch_start = Instant::now();
             let first_step = self.trainer.step();
@@ -181,7 +179,6 @@ impl Session {
             self.keep(&record, is_best)?;
             saved = Instant::now();
             show::epoch(&record, self.settings.epochs, images_per_second, left);
-            collapse = self.warn_of_collapse(collapse)?;
             if interrupt::asked() && !self.trainer.is_finished() {
                 return self.stop();
             }
@@ -225,20 +222,6 @@ impl Session {
             self.run.folder().display()
         ));
         Err(Interrupted.into())
-    }
-
-    /// Warns if the set of collapsed layers has changed since the last epoch.
-    fn warn_of_collapse(&self, before: Option<Collapse>) -> Result<Option<Collapse>> {
-        if !self.settings.method.is_noisy() {
-            return Ok(None);
-        }
-        let collapse = self.trainer.summary()?.collapse(&Thresholds::default());
-        let layers = |collapse: &Collapse| (collapse.to_prior.clone(), collapse.to_point.clone());
-        let is_new = before.as_ref().map(layers) != Some(layers(&collapse));
-        if !collapse.is_none() && is_new {
-            tracing::warn!("{collapse}");
-        }
-        Ok(Some(collapse))
     }
 }
 
