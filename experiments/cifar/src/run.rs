@@ -309,15 +309,15 @@ impl Run {
     }
 }
 
-/// Whether a file is named like a temporary file of a run: `.last.safetensors.1234-0.tmp`.
+/// Whether a file is named like a temporary file of a run: `.last.safetensors.1234-0.tmp`, or
+/// `.config.json.2dApxQ.tmp`.
 fn is_leftover(name: &str) -> bool {
     let inner = name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp"));
     let Some((file, suffix)) = inner.and_then(|inner| inner.rsplit_once('.')) else {
         return false;
     };
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let is_ours = suffix.split_once('-').is_some_and(|(a, b)| is_number(a) && is_number(b));
-    is_ours && [CONFIG, METRICS, LAST, PREVIOUS, BEST].contains(&file)
+    let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    suffix.bytes().all(is_ours) && [CONFIG, METRICS, LAST, PREVIOUS, BEST].contains(&file)
 }
 
 /// Locks a folder, which is created if it does not exist. If another process holds the lock, the
@@ -555,13 +555,13 @@ mod tests {
     fn what_a_killed_process_left_is_removed() {
         let temp = tempfile::tempdir().unwrap();
         drop(begin(temp.path()).unwrap());
-        let [leftover, other] =
-            [".last.safetensors.77-0.tmp", ".notes.tmp"].map(|name| temp.path().join(name));
-        for file in [&leftover, &other] {
+        let names = [".last.safetensors.77-0.tmp", ".metrics.jsonl.2dApxQ.tmp", ".notes.tmp"];
+        let [leftover, also, other] = names.map(|name| temp.path().join(name));
+        for file in [&leftover, &also, &other] {
             fs::write(file, "half").unwrap();
         }
         Run::open(temp.path()).unwrap();
-        assert!(!leftover.exists() && other.exists());
+        assert!(!leftover.exists() && !also.exists() && other.exists());
         // Killed before it had a configuration.
         let young = temp.path().join("young");
         fs::create_dir(&young).unwrap();

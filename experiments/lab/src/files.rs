@@ -68,8 +68,11 @@ pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Resul
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
+        // The name tells whose it is, in case the program is killed and cannot remove it.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = format!(".{name}.");
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".").suffix(".tmp");
+        builder.prefix(&prefix).suffix(".tmp");
         // The permissions of any new file, narrowed by the umask; the default is for secrets.
         #[cfg(unix)]
         builder.permissions(fs::Permissions::from_mode(0o666));

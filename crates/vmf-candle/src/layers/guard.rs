@@ -52,7 +52,8 @@ impl Unit {
             "its input holds NaN or infinity: look for it in the data and in what prepares it, a \
              lower learning rate does not help"
         } else if !is_finite(weight)? {
-            "its weight holds NaN or infinity: restore an earlier checkpoint"
+            "its weight holds NaN or infinity: restore an earlier checkpoint, and train with a \
+             lower learning rate or with gradient clipping"
         } else {
             "its activations are too large to have a mean and a variance: lower the learning rate, \
              clip gradients, or bring the inputs to unit variance"

@@ -248,7 +248,11 @@ impl Trainer {
         } else {
             Pass::train_noiseless()
         };
-        let logits = self.model.forward(&images, &pass.shared(&self.share))?;
+        let pass = pass.shared(&self.share);
+        let logits = self.model.forward(&images, &pass).with_context(|| {
+            let (step, epoch) = (self.step, self.epoch + 1);
+            format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
+        })?;
         let nll = cross_entropy(&logits, &labels)?;
         let elbo = Elbo::new(self.set.train.len()).beta(self.beta()).share(&self.share);
         let loss = elbo.loss(&nll, &self.posterior)?;

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
-use vmf_candle::posterior::{Collapse, Thresholds};
 use vmf_candle::ranks::Ranks;
 
 pub use show::duration;
@@ -242,7 +241,6 @@ impl Session {
         let begin = Instant::now();
         let first_time = self.epochs_done();
         let mut saved = Instant::now();
-        let mut collapse = None;
         while !self.trainer.is_finished() {
             let epoch_start = Instant::now();
             let first_step = self.trainer.step();
@@ -281,7 +279,6 @@ impl Session {
                 let efficiency = images_per_second / self.ideal_speed;
                 terminal::say(show::ranks(self.ranks, communication, efficiency));
             }
-            collapse = self.warn_of_collapse(collapse)?;
             let asked = !self.ranks.which(interrupt::asked())?.is_empty();
             if asked && !self.trainer.is_finished() {
                 return self.stop();
@@ -338,20 +335,6 @@ impl Session {
         // A launcher may end all ranks as soon as the first of them has ended.
         self.ranks.barrier()?;
         Err(Interrupted.into())
-    }
-
-    /// Warns if the set of collapsed layers has changed since the last epoch.
-    fn warn_of_collapse(&self, before: Option<Collapse>) -> Result<Option<Collapse>> {
-        if !self.settings.method.is_noisy() {
-            return Ok(None);
-        }
-        let collapse = self.trainer.summary()?.collapse(&Thresholds::default());
-        let layers = |collapse: &Collapse| (collapse.to_prior.clone(), collapse.to_point.clone());
-        let is_new = before.as_ref().map(layers) != Some(layers(&collapse));
-        if !collapse.is_none() && is_new {
-            tracing::warn!("{collapse}");
-        }
-        Ok(Some(collapse))
     }
 }
 
