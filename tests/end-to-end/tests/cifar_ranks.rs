@@ -30,6 +30,8 @@ fn mpirun(folder: &Path, programs: &[(usize, &Path, &[&str])]) -> Command {
         .current_dir(folder)
         // Ranks that were asked to stop have this many seconds to save.
         .env("OMPI_MCA_odls_base_sigkill_timeout", "60")
+        // Ranks that wait let others have the processor.
+        .env("OMPI_MCA_mpi_yield_when_idle", "1")
         // Containers often forbid the fast way to read another process's memory, with a warning.
         .env("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
         .stdin(Stdio::null())
