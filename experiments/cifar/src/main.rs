@@ -117,13 +117,7 @@ fn main() -> ExitCode {
 
 /// Joins the processes that were started together with this one.
 fn begin(command: Option<&Command>) -> Result<World> {
-    let name = match command {
-        Some(Command::Train(_)) => "train",
-        Some(Command::Eval(_)) => "eval",
-        Some(_) => "COMMAND",
-        None => "",
-    };
-    World::begin(name, name == "train")
+    World::begin(matches!(command, Some(Command::Train(_))))
 }
 
 fn run(command: Option<Command>, ranks: Ranks) -> Result<()> {

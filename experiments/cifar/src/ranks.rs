@@ -11,7 +11,7 @@ use crate::terminal;
 
 /// How long a file that rank 0 has written may take to appear on other machines. Network file
 /// systems remember for some seconds that a file did not exist.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An error that all ranks know of, so that one of them reports it for all.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -36,15 +36,16 @@ pub struct World {
 }
 
 impl World {
-    /// Joins the other processes, if there are any. `command` is what the program was asked to do.
-    pub fn begin(command: &str, is_divided: bool) -> Result<Self> {
+    /// Joins the other processes, if there are any. `is_divided` says whether what the program was
+    /// asked to do can be divided among them.
+    pub fn begin(is_divided: bool) -> Result<Self> {
         let (size, _) = launched();
         if size < 2 {
             return Ok(Self::default());
         }
         if !is_divided {
             bail!(
-                "`cifar {command}` was started {size} times at once, but only `cifar train` is divided among processes: start it alone"
+                "this was started {size} times at once, but only `cifar train` is divided among processes: start it alone"
             );
         }
         #[cfg(feature = "mpi")]
@@ -90,6 +91,11 @@ impl World {
         }
         let _ = error;
     }
+}
+
+/// Marks an error as one that all ranks have.
+pub fn agreed<T>(result: Result<T>) -> Result<T> {
+    result.map_err(|error| Agreed(terminal::with_causes(&error)).into())
 }
 
 /// What this rank has prepared, if all ranks have. Otherwise all of them get the error of the first

@@ -244,6 +244,11 @@ impl Running {
         }
     }
 
+    /// The number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal, such as `-INT`.
     ///
     /// # Panics

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::PoisonError;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ use crate::data::batches::{Batch, Batches, Plan};
 use crate::evaluation::outputs;
 use crate::interrupt;
 use crate::model::{Network, in_layer_order, is_finite, layer_order};
+use crate::ranks::agreed;
 use crate::run::{LayerSigma, Record};
 use crate::settings::Settings;
 
@@ -268,11 +269,12 @@ impl Trainer {
         self.is_stop_agreed = asked > 0.0;
         let images_of_batch = self.share.batch() as u64;
         if !total.is_finite() {
-            bail!(
+            let error = anyhow!(
                 "the loss is {total} at step {} (epoch {}): training cannot continue. {REMEDIES}",
                 self.step,
                 self.epoch + 1
             );
+            return agreed(Err(error));
         }
         self.warn_of_divergence(nll / images_of_batch as f64);
         self.adam.set_learning_rate(self.settings.lr_at(self.time()));
@@ -399,7 +401,7 @@ impl Trainer {
     /// record of the epoch, and whether this is the best network so far.
     pub fn finish_epoch(&mut self) -> Result<(Record, bool)> {
         self.ensure_finite()?;
-        self.ensure_equal()?;
+        agreed(self.ensure_equal())?;
         let (beta, lr) = (self.beta(), self.settings.lr_at(self.time()));
         let (model, posterior) = (&self.model, &self.posterior);
         let (settings, set, on) = (&self.settings, &self.set, (&self.device, self.share.ranks()));

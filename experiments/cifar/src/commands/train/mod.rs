@@ -15,7 +15,7 @@ use crate::checkpoint;
 use crate::data::{self, Dataset};
 use crate::device;
 use crate::interrupt::{self, Interrupted};
-use crate::ranks::{self, ensure_shared, together};
+use crate::ranks::{self, agreed, ensure_shared, together};
 use crate::run::{self, BEST, CONFIG, LAST, Record, Run};
 use crate::settings::{Config, Flags, Machine, Preset, RUN_VERSION, Settings};
 use crate::terminal;
@@ -78,7 +78,8 @@ impl Session {
         let (config, set, device, threads, preset) = together(ranks, Self::plan(args))?;
         let version = env!("CARGO_PKG_VERSION");
         let common = serde_json::to_vec(&(version, &config.settings, &config.interface))?;
-        ranks.ensure_equal("the version of the program, the settings or the images", &common)?;
+        let what = "the version of the program, the settings or the images";
+        agreed(ranks.ensure_equal(what, &common).map_err(Into::into))?;
         let trainer = Trainer::new(config.settings.clone(), set.clone(), device.clone());
         let trainer = together(ranks, trainer.and_then(|trainer| trainer.across(ranks)))?;
         interrupt::listen()?;
@@ -146,7 +147,7 @@ impl Session {
         let (run, stored) = opened.unzip();
         let restored = Self::restore(folder, run.as_ref(), stored, machine, ranks);
         let (trainer, config, set, device) = together(ranks, restored)?;
-        trainer.ensure_equal()?;
+        agreed(trainer.ensure_equal())?;
         if let Some(run) = &run {
             run.forget_after(trainer.epoch().into())?;
         }
