@@ -96,6 +96,9 @@
 //!   normalization behind it.
 //! - [`ConvStack`] is a chain of such convolutions and poolings. It computes the same as its layers
 //!   would one by one, and is the fastest form on a CPU.
+//! - [`VmfConfig::norm`] chooses layer, RMS or group normalization instead, or none, for projections
+//!   that no normalization follows. [`Norm`](layers::Norm) says what is exact in each.
+//! - [`TransformerBlock`](layers::TransformerBlock) is a transformer block of such units.
 //! - [`noise_layer`] goes right after a normalization that the model has already (layer, group, RMS
 //!   norm), before that normalization's gain and shift. The posterior is over the weight *in front
 //!   of* the normalization, and the layer must know its size: D is the number of inputs of one
@@ -108,7 +111,9 @@
 //!   one with the same logits.
 //!
 //! Do not use Candle's `max_pool2d` in training: its gradient is too small by the size of the
-//! window. [`ops::max_pool2d`] has the right gradient. [`ops::conv2d`] is a plain convolution on
+//! window. [`ops::max_pool2d`] has the right gradient. Candle's layer and RMS normalization,
+//! `softmax_last_dim` and `rope` return no gradient at all, and no error: use
+//! [`ops::layer_norm`], [`ops::rms_norm`], [`ops::softmax_last_dim`] and [`ops::Rotary`]. [`ops::conv2d`] is a plain convolution on
 //! the kernels that make these layers fast.
 //!
 //! # One sigma_eff or several
@@ -237,6 +242,7 @@
 //! [`ConvStack`]: layers::ConvStack
 //! [`NoiseLayerConfig::behind`]: layers::NoiseLayerConfig::behind
 //! [`VmfConfig::frozen`]: layers::VmfConfig::frozen
+//! [`VmfConfig::norm`]: layers::VmfConfig::norm
 //! [`VmfConfig::shared`]: layers::VmfConfig::shared
 //! [`VmfConfig::sigma_groups`]: layers::VmfConfig::sigma_groups
 //! [`VmfConv2d::forward_residual`]: layers::VmfConv2d::forward_residual

@@ -145,7 +145,7 @@ fn plan(network: &NetworkConfig) -> Result<Option<Vec<usize>>> {
     let parts = network.parts()?;
     let numbers = parts.iter().map(|part| match part {
         Part::Unit { layer, pool } => Some(std::iter::once(layer.outputs).chain(pool.then_some(0))),
-        Part::Residual { .. } => None,
+        _ => None,
     });
     let numbers: Option<Vec<_>> = numbers.collect();
     Ok(numbers.map(|numbers| numbers.into_iter().flatten().collect()))

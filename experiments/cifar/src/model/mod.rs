@@ -1,6 +1,6 @@
 //! The networks of the experiment, for images of 32x32, built from variational units: VGG and
 //! residual networks, each convolution followed by batch normalization without scale and shift,
-//! noise and ReLU.
+//! noise and ReLU; and a vision transformer.
 //!
 //! `--model` and `--width` choose one ([`Model`], [`NetworkConfig`]). It is a list of [`Part`]s
 //! with names and sizes, from which the [`Network`] is built.
@@ -8,6 +8,7 @@
 mod name;
 mod network;
 mod part;
+mod vit;
 
 pub use name::Model;
 pub use network::{Features, Network};
@@ -53,11 +54,7 @@ impl NetworkConfig {
             limits::WIDTH
         );
         let (parts, _) = part::parts(self.model, self.width, self.in_channels);
-        let weights: usize = parts
-            .iter()
-            .flat_map(Part::layers)
-            .map(|l| l.kernel.pow(2) * l.inputs * l.outputs)
-            .sum();
+        let weights: usize = parts.iter().flat_map(Part::layers).map(Layer::weights).sum();
         ensure!(
             weights <= limits::WEIGHTS,
             "{} of width {} has {weights} weights, and at most {} are allowed: lower the width",
@@ -83,15 +80,14 @@ impl NetworkConfig {
         let name = format!("{}.weight", self.classifier_name());
         let mut weights = vec![(name, vec![self.classes, self.feature_count()?])];
         for layer in self.parts()?.iter().flat_map(Part::layers) {
-            let Layer { outputs, inputs, kernel, .. } = *layer;
-            weights.push((format!("{}.weight", layer.name), vec![outputs, inputs, kernel, kernel]));
+            weights.push((format!("{}.weight", layer.name), layer.weight_shape()));
         }
         Ok(weights)
     }
 
     /// Floating-point operations per image of a training step: the forward pass of each convolution
     /// and its two gradients, except for the gradient with respect to the images. Taps on the
-    /// padding are counted.
+    /// padding are counted; the products of attention are not.
     pub fn training_flops(&self) -> Result<f64> {
         let parts = self.parts()?;
         let layers: Vec<&Layer> = parts.iter().flat_map(Part::layers).collect();
@@ -106,7 +102,8 @@ pub fn layer_order(name: &str) -> (usize, Vec<(usize, &str)>) {
         name.split('.').map(|part| (part.parse().unwrap_or(0), part)).collect();
     let first = components.first().map_or("", |(_, text)| *text);
     let place = match first {
-        "features" | "conv1" | "bn1" => 0,
+        "features" | "conv1" | "bn1" | "patches" | "positions" => 0,
+        "blocks" => 1,
         _ => first.strip_prefix("layer").and_then(|n| n.parse().ok()).unwrap_or(usize::MAX),
     };
     (place, components)

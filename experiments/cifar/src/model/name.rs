@@ -40,6 +40,8 @@ pub enum Model {
     Wrn28,
     /// Wide residual network, 18 blocks
     Wrn40,
+    /// Vision transformer, 64 patches of 4x4 pixels, 6 blocks of 192 channels
+    Vit,
 }
 
 /// What a network is made of, at width 1.
@@ -54,7 +56,17 @@ pub(super) enum Plan {
         /// Channels and blocks of each stage.
         stages: Vec<(usize, usize)>,
     },
+    /// Transformer blocks over patches of the image.
+    Transformer {
+        /// Heads, each of [`HEAD`] channels. The width multiplies them.
+        heads: usize,
+        /// Blocks.
+        blocks: usize,
+    },
 }
+
+/// Channels of a head of a transformer.
+pub(super) const HEAD: usize = 32;
 
 impl Model {
     pub(super) fn plan(self) -> Plan {
@@ -86,6 +98,7 @@ impl Model {
             Model::Wrn22 => three(3, false),
             Model::Wrn28 => three(4, false),
             Model::Wrn40 => three(6, false),
+            Model::Vit => Plan::Transformer { heads: 6, blocks: 6 },
         }
     }
 
@@ -96,6 +109,7 @@ impl Model {
             _ => match self.plan() {
                 Plan::Vgg(_) => "VGG",
                 Plan::Residual { .. } => "ResNet",
+                Plan::Transformer { .. } => "ViT",
             },
         }
     }

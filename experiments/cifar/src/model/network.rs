@@ -3,9 +3,11 @@
 use anyhow::Result;
 use candle_core::Tensor;
 use candle_nn::{Linear, Module, VarBuilder};
-use vmf_candle::ops::mean_over_positions;
-use vmf_candle::{ConvStack, Forward, Moments, Pass, Posterior, VmfConfig, VmfConv2d, vmf_conv2d};
+use vmf_candle::{
+    ConvStack, Forward, Moments, Pass, Posterior, VmfConfig, VmfConv2d, ops, vmf_conv2d,
+};
 
+use super::vit::Tokens;
 use super::{Layer, NetworkConfig, Part};
 
 /// Parts of a network one after the other.
@@ -18,6 +20,7 @@ pub struct Features {
 enum Stage {
     Units(ConvStack),
     Residual(Box<Block>),
+    Tokens(Box<Tokens>),
 }
 
 /// A basic block of a residual network.
@@ -67,6 +70,10 @@ impl NetworkConfig {
                     let projection = projection.transpose()?;
                     stages.push(Stage::Residual(Box::new(Block { first, second, projection })));
                 }
+                Part::Patches { .. } | Part::Transformer { .. } => {
+                    let tokens = Tokens::new(part, self.sigma, posterior, vb)?;
+                    stages.push(Stage::Tokens(Box::new(tokens)));
+                }
             }
         }
         Ok(Features { stages })
@@ -84,6 +91,7 @@ impl Forward for Features {
         self.stages.iter().try_fold(xs.clone(), |xs, stage| match stage {
             Stage::Units(chain) => chain.forward(&xs, pass),
             Stage::Residual(block) => block.forward(&xs, pass),
+            Stage::Tokens(tokens) => tokens.forward(&xs, pass),
         })
     }
 
@@ -91,6 +99,7 @@ impl Forward for Features {
         self.stages.iter().try_fold(xs.clone(), |xs, stage| match stage {
             Stage::Units(chain) => chain.propagate(&xs),
             Stage::Residual(block) => block.propagate(&xs),
+            Stage::Tokens(tokens) => tokens.propagate(&xs),
         })
     }
 }
@@ -113,7 +122,7 @@ impl Forward for Block {
     }
 }
 
-/// The mean over all positions and a linear layer.
+/// The mean over all positions, or over normalized tokens, and a linear layer.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     linear: Linear,
@@ -121,10 +130,10 @@ pub struct Classifier {
 
 impl Module for Classifier {
     fn forward(&self, features: &Tensor) -> candle_core::Result<Tensor> {
-        let (_, _, height, width) = features.dims4()?;
-        let features = match height * width {
-            1 => features.flatten_from(1)?,
-            _ => mean_over_positions(features)?,
+        let features = match *features.dims() {
+            [_, _, _] => ops::rms_norm(features, None, 1e-5)?.mean(1)?,
+            [_, _, 1, 1] => features.flatten_from(1)?,
+            _ => ops::mean_over_positions(features)?,
         };
         self.linear.forward(&features)
     }

@@ -1,16 +1,18 @@
 //! The parts that the networks are made of, with names and sizes, before any weight exists.
 //!
-//! A part is a piece of the network between two tensors that it hands on: a single unit, or a
-//! residual block. Tensors have the names that torchvision's `vgg16_bn` and `resnet18` give them.
+//! A part is a piece of the network between two tensors that it hands on: a single unit, a residual
+//! block, the patches of a transformer, or one of its blocks. Tensors have the names that
+//! torchvision's `vgg16_bn` and `resnet18` give them.
 
 use serde::Serialize;
 
-use super::name::{Model, Plan};
+use super::name::{HEAD, Model, Plan};
+use super::vit;
 
 /// Height and width of the images.
 pub const IMAGE_SIZE: usize = 32;
 
-/// A convolution with its normalization.
+/// A convolution, or a linear layer of a transformer, with its normalization.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layer {
     /// Its name, which is also the prefix of its tensors.
@@ -21,11 +23,11 @@ pub struct Layer {
     pub inputs: usize,
     /// Number of output channels.
     pub outputs: usize,
-    /// Height and width of the kernel, which is padded by half of it.
+    /// Height and width of the kernel, which is padded by half of it; 0 for a linear layer.
     pub kernel: usize,
     /// Pixels between neighbouring outputs.
     pub stride: usize,
-    /// Height and width of its input.
+    /// Height and width of its input, in patches for a linear layer.
     pub size: usize,
 }
 
@@ -33,7 +35,20 @@ impl Layer {
     /// Multiplications of a forward pass for one image. Taps on the padding are counted.
     pub(super) fn multiplications(&self) -> f64 {
         let positions = (self.size / self.stride).pow(2);
-        (positions * self.kernel.pow(2) * self.inputs * self.outputs) as f64
+        (positions * self.weights()) as f64
+    }
+
+    /// The shape of its weight.
+    pub fn weight_shape(&self) -> Vec<usize> {
+        match self.kernel {
+            0 => vec![self.outputs, self.inputs],
+            kernel => vec![self.outputs, self.inputs, kernel, kernel],
+        }
+    }
+
+    /// The number of its weights.
+    pub fn weights(&self) -> usize {
+        self.weight_shape().iter().product()
     }
 }
 
@@ -59,21 +74,36 @@ pub enum Part {
         /// The 1x1 convolution of the skip connection, where the shape of the tensor changes.
         projection: Option<Layer>,
     },
+    /// The patches of the image as tokens, with learned positions.
+    Patches {
+        /// The linear layer that all patches go through.
+        layer: Layer,
+    },
+    /// A transformer block.
+    Transformer {
+        /// The name of the block.
+        name: String,
+        /// Its heads.
+        heads: usize,
+        /// Its linear layers.
+        layers: Vec<Layer>,
+    },
 }
 
 impl Part {
     /// Its name.
     pub fn name(&self) -> &str {
         match self {
-            Part::Unit { layer, .. } => &layer.name,
-            Part::Residual { name, .. } => name,
+            Part::Unit { layer, .. } | Part::Patches { layer } => &layer.name,
+            Part::Residual { name, .. } | Part::Transformer { name, .. } => name,
         }
     }
 
-    /// Its convolutions.
+    /// Its convolutions and linear layers.
     pub fn layers(&self) -> Vec<&Layer> {
         match self {
-            Part::Unit { layer, .. } => vec![layer],
+            Part::Unit { layer, .. } | Part::Patches { layer } => vec![layer],
+            Part::Transformer { layers, .. } => layers.iter().collect(),
             Part::Residual { first, second, projection, .. } => {
                 [first, second].into_iter().chain(projection).collect()
             }
@@ -83,8 +113,9 @@ impl Part {
     /// Number of output channels.
     pub fn outputs(&self) -> usize {
         match self {
-            Part::Unit { layer, .. } => layer.outputs,
+            Part::Unit { layer, .. } | Part::Patches { layer } => layer.outputs,
             Part::Residual { second, .. } => second.outputs,
+            Part::Transformer { layers, .. } => layers.last().map_or(0, |layer| layer.outputs),
         }
     }
 }
@@ -97,6 +128,9 @@ pub(super) fn parts(model: Model, width: f64, channels: usize) -> (Vec<Part>, &'
         Plan::Residual { stem: (stem, widened), stages } => {
             let stem = if widened { scaled(stem) } else { stem };
             (residual(stem, &stages, scaled, channels), "fc")
+        }
+        Plan::Transformer { heads, blocks } => {
+            (vit::parts(scaled(heads), HEAD, blocks, channels), "classifier")
         }
     }
 }
@@ -180,7 +214,7 @@ mod tests {
     fn weights(model: Model, width: f64) -> usize {
         let (parts, _) = parts(model, width, 3);
         let convolutions = parts.iter().flat_map(Part::layers);
-        let convolutions = convolutions.map(|l| l.kernel.pow(2) * l.inputs * l.outputs);
+        let convolutions = convolutions.map(Layer::weights);
         convolutions.sum::<usize>() + 10 * parts.last().unwrap().outputs()
     }
 
