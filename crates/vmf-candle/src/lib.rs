@@ -74,7 +74,7 @@
 //!
 //! ```
 //! # use candle_core::{Module, Result, Tensor};
-//! # use vmf_candle::prelude::*;
+//! # use vmf_candle::{ops, prelude::*};
 //! struct Block {
 //!     first: VmfConv2d,  // built with `.relu()`
 //!     second: VmfConv2d, // built with `.relu()` as well, which here follows the sum
@@ -85,10 +85,17 @@
 //!     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
 //!         let ys = self.first.forward(xs, pass)?;
 //!         let xs = self.second.forward_residual(&ys, xs, pass)?; // relu(.. + xs)
-//!         self.head.forward(&xs.mean((2, 3))?)
+//!         self.head.forward(&ops::mean_over_positions(&xs)?)
 //!     }
 //! }
 //! ```
+//!
+//! In f32 on a CPU a layer computes in a memory layout of its own, HWNC, and hands its result on as a
+//! view of shape (N, C, H, W), without a copy; the next layer looks behind the view. What the model's
+//! own code does with it is Candle's affair, and right. It is also fast if it keeps the layout:
+//! `forward_residual`, [`relu_layer`], [`ops::max_pool2d`], [`ops::avg_pool2d`],
+//! [`ops::concat_channels`] and [`ops::mean_over_positions`] do. Candle's own operations read a view
+//! element by element, and the next layer then has to convert what they return.
 //!
 //! # Which layer to use
 //!

@@ -7,7 +7,8 @@ use candle_nn::{BatchNorm, Conv2d, Conv2dConfig, Module, ModuleT, Optimizer, Var
 use common::{images, largest_difference, named, values, wave};
 use std::collections::HashMap;
 use vmf_candle::checkpoint::{Convert, Converted};
-use vmf_candle::ops::max_pool2d;
+use vmf_candle::layers::VmfConv2d;
+use vmf_candle::ops::{max_pool2d, mean_over_positions};
 use vmf_candle::posterior::Parameterization;
 use vmf_candle::prelude::*;
 
@@ -39,6 +40,106 @@ fn a_torchvision_state_dict_keeps_its_logits() -> Result<()> {
     let ours = values(&network.forward(&wave(&[3, 3, 8, 8], 1.1, 0.0)?, &Pass::mean())?);
     let difference = largest_difference(&ours, &theirs);
     assert!(difference < 1e-9, "logits differ by {difference:e}");
+    Ok(())
+}
+
+/// A basic block of a residual network.
+struct Block {
+    first: VmfConv2d,
+    second: VmfConv2d,
+    projection: Option<VmfConv2d>,
+}
+
+/// ResNet-18 of tests/golden/resnet18.py, of variational units.
+struct ResNet18 {
+    stem: VmfConv2d,
+    blocks: Vec<Block>,
+    head: candle_nn::Linear,
+}
+
+impl ResNet18 {
+    fn new(width: usize, posterior: &Posterior, vb: VarBuilder) -> Result<Self> {
+        let unit = |norm: &str| VmfConfig::default().affine().norm_at(norm).relu();
+        let stem = vmf_conv2d(3, width, 3, unit("bn1").padding(1), posterior, vb.pp("conv1"))?;
+        let (mut blocks, mut inputs) = (Vec::new(), width);
+        for stage in 0..4 {
+            for block in 0..2 {
+                let vb = vb.pp(format!("layer{}.{block}", stage + 1));
+                let (outputs, stride) =
+                    (width << stage, if stage > 0 && block == 0 { 2 } else { 1 });
+                let first = unit("bn1").padding(1).stride(stride);
+                let projection = VmfConfig::default().affine().norm_at("1").stride(stride);
+                blocks.push(Block {
+                    first: vmf_conv2d(inputs, outputs, 3, first, posterior, vb.pp("conv1"))?,
+                    second: vmf_conv2d(
+                        outputs,
+                        outputs,
+                        3,
+                        unit("bn2").padding(1),
+                        posterior,
+                        vb.pp("conv2"),
+                    )?,
+                    projection: (inputs != outputs)
+                        .then(|| {
+                            let vb = vb.pp("downsample.0");
+                            vmf_conv2d(inputs, outputs, 1, projection, posterior, vb)
+                        })
+                        .transpose()?,
+                });
+                inputs = outputs;
+            }
+        }
+        Ok(Self { stem, blocks, head: candle_nn::linear(inputs, 10, vb.pp("fc"))? })
+    }
+}
+
+impl Forward for ResNet18 {
+    fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let mut xs = self.stem.forward(xs, pass)?;
+        for Block { first, second, projection } in &self.blocks {
+            let ys = first.forward(&xs, pass)?;
+            let skip = match projection {
+                Some(projection) => projection.forward(&xs, pass)?,
+                None => xs,
+            };
+            xs = second.forward_residual(&ys, &skip, pass)?;
+        }
+        self.head.forward(&mean_over_positions(&xs)?)
+    }
+}
+
+/// A state dict of ResNet-18 in torchvision's names, made by PyTorch: equal logits without noise, in
+/// the fused path and in Candle's, and a network that goes on training.
+#[test]
+fn a_residual_state_dict_keeps_its_logits_and_goes_on_training() -> Result<()> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let state =
+        candle_core::safetensors::load(format!("{folder}/resnet18.safetensors"), &Device::Cpu)?;
+    let theirs = std::fs::read_to_string(format!("{folder}/resnet18_logits.json"))?;
+    let theirs: Vec<f64> = serde_json::from_str(&theirs).unwrap();
+    let converted = Convert::new().state_dict(&state)?;
+    assert_eq!(converted.units.len(), 20);
+    let (xs, labels) = images(7, 100)?;
+    for dtype in [DType::F32, DType::F64] {
+        let vb = VarBuilder::from_tensors(converted.tensors.clone(), dtype, &Device::Cpu);
+        let network = ResNet18::new(2, &Posterior::new(), vb)?;
+        let ours = values(&network.forward(&xs.to_dtype(dtype)?, &Pass::mean())?);
+        let difference = largest_difference(&ours, &theirs);
+        assert!(difference < 1e-4, "{dtype:?}: logits differ by {difference:e}");
+    }
+
+    let (vars, posterior) = (VarMap::new(), Posterior::new());
+    let network = ResNet18::new(2, &posterior, seeded(&vars, 0, DType::F32, &Device::Cpu))?;
+    converted.load_into(&vars)?;
+    let config = AdamConfig { lr: 1e-2, ..Default::default() };
+    let mut adam = Adam::for_model(&vars, &posterior, config)?;
+    let nll = |pass: &Pass| cross_entropy(&network.forward(&xs, pass)?, &labels);
+    let before = nll(&Pass::train_noiseless())?.to_scalar::<f32>()?;
+    for step in 0..20 {
+        adam.backward_step(&nll(&Pass::train(1, step))?)?;
+    }
+    let after = nll(&Pass::train_noiseless())?.to_scalar::<f32>()?;
+    assert!(after < 0.8 * before, "{before} to {after}");
     Ok(())
 }
 

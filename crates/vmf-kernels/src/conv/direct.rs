@@ -27,10 +27,11 @@ pub(super) fn run(
     weights: &[f32],
     result: &mut [f32],
 ) {
-    let (shape, kernel) = (&conv.shape, MicroKernel::new(conv.isa));
-    let (groups, batch, nr) = (shape.groups, shape.batch, kernel.nr);
+    let shape = &conv.shape;
     let [source_channels, result_channels] = shape.channels(direction);
-    let (kc, cols) = (source_channels / groups, result_channels / groups);
+    let (kc, cols) = (source_channels / shape.groups, result_channels / shape.groups);
+    let kernel = MicroKernel::for_columns(conv.isa, cols);
+    let (groups, batch, nr) = (shape.groups, shape.batch, kernel.nr);
     let matrices: Vec<_> =
         (0..groups).map(|group| shape.weight_matrix(direction, weights, group)).collect();
     // `[group][panel][tap][k][NR]`

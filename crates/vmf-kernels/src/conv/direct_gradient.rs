@@ -23,8 +23,9 @@ const CHUNK_ROWS: usize = 2048;
 
 /// `dw = dyᵀ x`, tap by tap.
 pub(super) fn run(conv: &Conv2d, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-    let (shape, kernel) = (&conv.shape, MicroKernel::new(conv.isa));
+    let shape = &conv.shape;
     let (inputs, per_row) = (shape.group_inputs(), shape.input[1] * shape.batch);
+    let kernel = MicroKernel::for_columns(conv.isa, inputs);
     sum_over_rows(conv, dy, dw, [shape.taps(), inputs], |group, out| {
         let seen = seen_rows(shape, &out);
         let rows = seen.start * per_row..seen.end * per_row;
@@ -56,7 +57,7 @@ pub(super) fn sum_over_rows(
     [products, columns]: [usize; 2],
     pack_input: impl Fn(usize, Range<usize>) -> PackedInput + Sync,
 ) {
-    let (shape, kernel) = (&conv.shape, MicroKernel::new(conv.isa));
+    let (shape, kernel) = (&conv.shape, MicroKernel::for_columns(conv.isa, columns));
     let [height, width] = shape.output();
     let step = (CHUNK_ROWS / (width * shape.batch).max(1)).clamp(1, height.max(1));
     let chunks = height.div_ceil(step);

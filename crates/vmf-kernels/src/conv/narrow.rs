@@ -24,7 +24,8 @@ fn gathered_channels(shape: &ConvShape) -> usize {
 
 /// `y = x * w`.
 pub(super) fn forward(conv: &Conv2d, x: &[f32], w: &[f32], y: &mut [f32]) {
-    let (shape, kernel) = (&conv.shape, MicroKernel::new(conv.isa));
+    let shape = &conv.shape;
+    let kernel = MicroKernel::for_columns(conv.isa, shape.out_channels);
     let (outputs, kc, nr) = (shape.out_channels, gathered_channels(shape), kernel.nr);
     let packed = pack(conv.isa, &[Matrix::with_taps(w, outputs, kc, 1)], nr);
     let rows = shape.output()[1] * shape.batch;
@@ -56,8 +57,9 @@ pub(super) fn forward(conv: &Conv2d, x: &[f32], w: &[f32], y: &mut [f32]) {
 
 /// `dw = dyᵀ x`, with the gathered taps as the columns of x.
 pub(super) fn weight_gradient(conv: &Conv2d, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-    let (shape, nr) = (&conv.shape, MicroKernel::new(conv.isa).nr);
+    let shape = &conv.shape;
     let (columns, per_row) = (gathered_channels(shape), shape.output()[1] * shape.batch);
+    let nr = MicroKernel::for_columns(conv.isa, columns).nr;
     sum_over_rows(conv, dy, dw, [1, columns], |_, out: Range<usize>| {
         let rows = out.len() * per_row;
         let mut packed = Scratch::take(columns.next_multiple_of(nr) * rows);

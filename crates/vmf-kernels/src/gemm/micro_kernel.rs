@@ -7,7 +7,8 @@
 //!
 //! With AVX2 a tile is 6 x 16: 12 of 16 registers accumulate, 2 hold a row of B, 1 an element of A.
 //! With AVX-512 it is 12 x 32 (24 of 32 registers accumulate), with the baseline's four lanes 6 x
-//! 8. B is packed in panels, rows of NR numbers; A has two strides, so that it can be read in place
+//! 8. A matrix C of so few columns that they fit one register has tiles of half the width. B is packed
+//! in panels, rows of NR numbers; A has two strides, so that it can be read in place
 //! or from a panel. The segments make one sum of several: the taps of a convolution are one long
 //! sum that never leaves the registers.
 //!
@@ -67,9 +68,10 @@ pub(crate) struct MicroKernel {
 }
 
 impl MicroKernel {
-    /// The micro-kernel for `isa`, or the baseline's where the processor does not have it.
-    pub(crate) fn new(isa: Isa) -> MicroKernel {
-        struct Sizes(Isa);
+    /// The micro-kernel for `isa`, or the baseline's where the processor does not have it, for
+    /// matrices C of this many columns.
+    pub(crate) fn for_columns(isa: Isa, columns: usize) -> MicroKernel {
+        struct Sizes(Isa, usize);
         impl Kernel for Sizes {
             type Output = MicroKernel;
             #[inline(always)]
@@ -77,10 +79,11 @@ impl MicroKernel {
                 let mr = mr::<S>();
                 // The least common multiple of MR and LANES, which is a power of two.
                 let a_panel = S::LANES * (mr >> mr.trailing_zeros());
-                MicroKernel { isa: self.0, mr, nr: REGISTERS * S::LANES, a_panel }
+                let registers = if self.1 <= S::LANES { 1 } else { REGISTERS };
+                MicroKernel { isa: self.0, mr, nr: registers * S::LANES, a_panel }
             }
         }
-        dispatch_to(isa, Sizes(isa))
+        dispatch_to(isa, Sizes(isa, columns))
     }
 
     /// Computes all rows of a product, tile by tile.
@@ -92,11 +95,11 @@ impl MicroKernel {
     #[inline(always)]
     pub(crate) unsafe fn run(&self, product: &Product) {
         debug_assert!(product.cols <= self.nr);
-        dispatch_to(self.isa, Tiles(product));
+        dispatch_to(self.isa, Tiles(product, self.nr));
     }
 }
 
-/// Registers in a row of a tile: NR = `REGISTERS * LANES`.
+/// Registers in a row of a tile, NR = `REGISTERS * LANES`, unless one is enough.
 const REGISTERS: usize = 2;
 
 /// MR: as many rows as there are registers for, beside those that hold operands.
@@ -108,8 +111,8 @@ const fn mr<S: Simd>() -> usize {
     }
 }
 
-/// The work of [`MicroKernel::run`], whose contract makes it safe to run.
-struct Tiles<'a>(&'a Product<'a>);
+/// The work of [`MicroKernel::run`], whose contract makes it safe to run, with NR.
+struct Tiles<'a>(&'a Product<'a>, usize);
 
 impl Kernel for Tiles<'_> {
     type Output = ();
@@ -118,9 +121,11 @@ impl Kernel for Tiles<'_> {
     fn run<S: Simd>(self) {
         // SAFETY: only `MicroKernel::run` makes one, and passes its contract on.
         unsafe {
-            match mr::<S>() {
-                12 => tiles::<S, 12>(self.0),
-                _ => tiles::<S, 6>(self.0),
+            match (mr::<S>(), self.1 == S::LANES) {
+                (12, false) => tiles::<S, 12, REGISTERS>(self.0),
+                (12, true) => tiles::<S, 12, 1>(self.0),
+                (_, false) => tiles::<S, 6, REGISTERS>(self.0),
+                (_, true) => tiles::<S, 6, 1>(self.0),
             }
         }
     }
@@ -131,30 +136,30 @@ impl Kernel for Tiles<'_> {
 /// # Safety
 /// As [`MicroKernel::run`].
 #[inline(always)]
-unsafe fn tiles<S: Simd, const MR: usize>(p: &Product) {
+unsafe fn tiles<S: Simd, const MR: usize, const R: usize>(p: &Product) {
     // SAFETY: the caller's contract, for rows below `p.rows`.
     unsafe {
         let count = p.rows.div_ceil(MR);
-        let prefetch = |first| Prefetch::new::<MR>(first / MR, count, REGISTERS * S::LANES, p);
+        let prefetch = |first| Prefetch::new::<MR>(first / MR, count, R * S::LANES, p);
         let mut first = 0;
         while first + MR <= p.rows {
-            tile::<S, MR>(first, prefetch(first), p);
+            tile::<S, MR, R>(first, prefetch(first), p);
             first += MR;
         }
         let prefetch = prefetch(first);
         match p.rows - first {
             0 => {}
-            1 => tile::<S, 1>(first, prefetch, p),
-            2 => tile::<S, 2>(first, prefetch, p),
-            3 => tile::<S, 3>(first, prefetch, p),
-            4 => tile::<S, 4>(first, prefetch, p),
-            5 => tile::<S, 5>(first, prefetch, p),
-            6 if MR > 6 => tile::<S, 6>(first, prefetch, p),
-            7 if MR > 6 => tile::<S, 7>(first, prefetch, p),
-            8 if MR > 6 => tile::<S, 8>(first, prefetch, p),
-            9 if MR > 6 => tile::<S, 9>(first, prefetch, p),
-            10 if MR > 6 => tile::<S, 10>(first, prefetch, p),
-            _ if MR > 6 => tile::<S, 11>(first, prefetch, p),
+            1 => tile::<S, 1, R>(first, prefetch, p),
+            2 => tile::<S, 2, R>(first, prefetch, p),
+            3 => tile::<S, 3, R>(first, prefetch, p),
+            4 => tile::<S, 4, R>(first, prefetch, p),
+            5 => tile::<S, 5, R>(first, prefetch, p),
+            6 if MR > 6 => tile::<S, 6, R>(first, prefetch, p),
+            7 if MR > 6 => tile::<S, 7, R>(first, prefetch, p),
+            8 if MR > 6 => tile::<S, 8, R>(first, prefetch, p),
+            9 if MR > 6 => tile::<S, 9, R>(first, prefetch, p),
+            10 if MR > 6 => tile::<S, 10, R>(first, prefetch, p),
+            _ if MR > 6 => tile::<S, 11, R>(first, prefetch, p),
             _ => unreachable!("fewer rows remain than a tile has"),
         }
     }
@@ -214,12 +219,16 @@ impl Prefetch {
 /// # Safety
 /// As [`tiles`].
 #[inline(always)]
-unsafe fn tile<S: Simd, const MR: usize>(first: usize, mut prefetch: Prefetch, p: &Product) {
-    let nr = REGISTERS * S::LANES;
+unsafe fn tile<S: Simd, const MR: usize, const R: usize>(
+    first: usize,
+    mut prefetch: Prefetch,
+    p: &Product,
+) {
+    let nr = R * S::LANES;
     // SAFETY: the caller's contract covers every address that is read or written; the last steps
     // only move past the end. `whole` has rows of `MAX_NR`, which `store` checks to be enough.
     unsafe {
-        let mut sums = [[S::F32::splat(0.0); REGISTERS]; MR];
+        let mut sums = [[S::F32::splat(0.0); R]; MR];
         for &(a, b) in p.segments {
             let (mut a, mut b) = (p.a.add(a + first * p.a_row_stride), p.b.add(b));
             if p.next.a.is_none() {
@@ -231,13 +240,13 @@ unsafe fn tile<S: Simd, const MR: usize>(first: usize, mut prefetch: Prefetch, p
                 left -= steps;
                 prefetch.advance::<MR>();
                 for _ in 0..steps {
-                    let mut b_row = [S::F32::splat(0.0); REGISTERS];
-                    for j in 0..REGISTERS {
+                    let mut b_row = [S::F32::splat(0.0); R];
+                    for j in 0..R {
                         b_row[j] = S::F32::load(b.add(j * S::LANES));
                     }
                     for i in 0..MR {
                         let x = S::F32::splat(*a.add(i * p.a_row_stride));
-                        for j in 0..REGISTERS {
+                        for j in 0..R {
                             sums[i][j] = x.mul_add(b_row[j], sums[i][j]);
                         }
                     }
@@ -248,10 +257,10 @@ unsafe fn tile<S: Simd, const MR: usize>(first: usize, mut prefetch: Prefetch, p
         }
         let c = p.c.add(first * p.c_stride);
         if p.cols == nr {
-            store::<S, MR>(&sums, c, p.c_stride, p.accumulate);
+            store::<S, MR, R>(&sums, c, p.c_stride, p.accumulate);
         } else {
             let mut whole = [[0.0f32; MAX_NR]; MR];
-            store::<S, MR>(&sums, whole.as_mut_ptr().cast(), MAX_NR, false);
+            store::<S, MR, R>(&sums, whole.as_mut_ptr().cast(), MAX_NR, false);
             for i in 0..MR {
                 for (j, sum) in whole[i][..p.cols].iter().enumerate() {
                     let to = c.add(i * p.c_stride + j);
@@ -274,25 +283,25 @@ const MAX_NR: usize = 32;
 /// # Safety
 /// Every row of `to` is writable for NR numbers, and readable if accumulating.
 #[inline(always)]
-unsafe fn store<S: Simd, const MR: usize>(
-    sums: &[[S::F32; REGISTERS]; MR],
+unsafe fn store<S: Simd, const MR: usize, const R: usize>(
+    sums: &[[S::F32; R]; MR],
     to: *mut f32,
     stride: usize,
     accumulate: bool,
 ) {
-    const { assert!(REGISTERS * S::LANES <= MAX_NR) };
+    const { assert!(R * S::LANES <= MAX_NR) };
     // SAFETY: the caller's contract.
     unsafe {
         if accumulate {
             for i in 0..MR {
-                for j in 0..REGISTERS {
+                for j in 0..R {
                     let to = to.add(i * stride + j * S::LANES);
                     (sums[i][j] + S::F32::load(to)).store(to);
                 }
             }
         } else {
             for i in 0..MR {
-                for j in 0..REGISTERS {
+                for j in 0..R {
                     sums[i][j].store(to.add(i * stride + j * S::LANES));
                 }
             }

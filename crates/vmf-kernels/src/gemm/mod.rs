@@ -127,7 +127,7 @@ pub fn gemm_on(
     if a.cols == 0 && !accumulate {
         c.fill(0.0);
     }
-    let kernel = MicroKernel::new(isa);
+    let kernel = MicroKernel::for_columns(isa, b.cols);
     let c_stride = b.cols;
     let c = Shared::new(c);
     for col in (0..b.cols).step_by(NC) {

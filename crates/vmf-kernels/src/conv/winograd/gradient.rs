@@ -18,8 +18,9 @@ const TASK_ROWS: usize = 16;
 
 /// `dw = dyᵀ x` through the points.
 pub(in crate::conv) fn run(conv: &Conv2d, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-    let (isa, shape, kernel) = (conv.isa, &conv.shape, MicroKernel::new(conv.isa));
+    let (isa, shape) = (conv.isa, &conv.shape);
     let (inputs, outputs) = (shape.in_channels, shape.out_channels);
+    let kernel = MicroKernel::for_columns(isa, inputs);
     let [x_grid, dy_grid] = [inputs, outputs].map(|channels| Grid::new(shape, channels));
     let (scheme, points, rows) = (x_grid.scheme, x_grid.scheme.points(), x_grid.rows());
     if rows == 0 {

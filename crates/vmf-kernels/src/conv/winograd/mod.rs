@@ -65,7 +65,7 @@ pub(super) fn run(
     let [from, to] = shape.channels(direction).map(|channels| Grid::new(shape, channels));
     let winograd = Winograd {
         isa: conv.isa,
-        kernel: MicroKernel::new(conv.isa),
+        kernel: MicroKernel::for_columns(conv.isa, to.channels),
         from,
         to,
         source,
