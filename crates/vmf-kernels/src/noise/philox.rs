@@ -87,6 +87,10 @@ mod x86 {
     /// Four words, each in the lower half of a 64-bit lane.
     type Four = __m256i;
 
+    /// The words of consecutive blocks, eight blocks at a time.
+    ///
+    /// # Safety
+    /// The processor must have AVX2.
     #[target_feature(enable = "avx2")]
     pub(super) fn words(blocks: Blocks, to: [&mut [u32]; 4]) {
         let splat = |x: u32| _mm256_set1_epi64x(i64::from(x));
@@ -127,6 +131,9 @@ mod x86 {
     }
 
     /// The lower halves of eight lanes, in order.
+    ///
+    /// # Safety
+    /// The processor must have AVX2.
     #[target_feature(enable = "avx2")]
     fn lower_halves(a: Four, b: Four) -> [u32; 8] {
         let (a, b) = (_mm256_castsi256_ps(a), _mm256_castsi256_ps(b));

@@ -251,11 +251,19 @@ mod x86 {
     fused!(Avx512, 16, 32, F32x16);
     fused!(Avx2, 8, 16, F32x8);
 
+    /// Runs a kernel that is compiled for AVX-512.
+    ///
+    /// # Safety
+    /// The processor must have these features.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     pub(super) fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Avx512>()
     }
 
+    /// Runs a kernel that is compiled for AVX2.
+    ///
+    /// # Safety
+    /// The processor must have these features.
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Avx2>()
