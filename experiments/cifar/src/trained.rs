@@ -117,7 +117,7 @@ impl Trained {
         let vb = VarBuilder::from_tensors(tensors, DType::F32, &self.device);
         let mut outputs = images.clone();
         for part in network.parts()? {
-            let features = network.features(&[part.clone()], &Posterior::new(), &vb)?;
+            let features = network.features(std::slice::from_ref(&part), &Posterior::new(), &vb)?;
             outputs = features.forward(&outputs, pass)?;
             if !is_finite(&outputs)? {
                 return Ok(Some(part.name().into()));

@@ -54,6 +54,7 @@ pub(super) fn parts(heads: usize, head: usize, blocks: usize, channels: usize) -
 
 /// A part of the network with its weights.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "networks keep it in a box as a whole")]
 pub(super) enum Tokens {
     /// From images (N, channels, 32, 32) to tokens (N, 64, width).
     Patches { unit: VmfLinear, positions: Tensor },

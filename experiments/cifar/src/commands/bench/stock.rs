@@ -17,7 +17,14 @@ pub(super) struct StockNetwork {
 
 enum StockPart {
     Unit(StockUnit, bool),
-    Residual(StockUnit, StockUnit, Option<StockUnit>),
+    Residual(Box<StockBlock>),
+}
+
+/// A basic block of a residual network.
+struct StockBlock {
+    first: StockUnit,
+    second: StockUnit,
+    projection: Option<StockUnit>,
 }
 
 /// A convolution with its normalization.
@@ -59,7 +66,8 @@ impl StockNetwork {
             Part::Unit { layer, pool } => Ok(StockPart::Unit(unit(layer)?, *pool)),
             Part::Residual { first, second, projection, .. } => {
                 let projection = projection.as_ref().map(&unit).transpose()?;
-                Ok(StockPart::Residual(unit(first)?, unit(second)?, projection))
+                let (first, second) = (unit(first)?, unit(second)?);
+                Ok(StockPart::Residual(Box::new(StockBlock { first, second, projection })))
             }
             // Candle's own layer and RMS normalizations and its softmax have no gradients.
             Part::Patches { .. } | Part::Transformer { .. } => {
@@ -80,7 +88,8 @@ impl StockNetwork {
                     let xs = unit.forward(&xs, mode)?.relu()?;
                     if *pool { xs.max_pool2d(2)? } else { xs }
                 }
-                StockPart::Residual(first, second, projection) => {
+                StockPart::Residual(block) => {
+                    let StockBlock { first, second, projection } = &**block;
                     let ys = second.forward(&first.forward(&xs, mode)?.relu()?, mode)?;
                     let skip = match projection {
                         Some(projection) => projection.forward(&xs, mode)?,
