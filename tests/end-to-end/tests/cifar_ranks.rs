@@ -11,7 +11,7 @@ use vmf_candle::Checkpoint;
 /// Losses of an epoch may differ by this much between numbers of ranks, after 30 to 80 steps in
 /// single precision.
 const LOSSES: f64 = 1e-3;
-/// The same for weights, relative to the largest of their variable.
+/// The same for variables, as the length of the difference relative to the length of the variable.
 const WEIGHTS: f64 = 1e-2;
 
 /// `mpirun` with programs that each run on some ranks, with more ranks than processors.
@@ -29,7 +29,7 @@ fn mpirun(folder: &Path, programs: &[(usize, &Path, &[&str])]) -> Command {
     command
         .current_dir(folder)
         // Ranks that were asked to stop have this many seconds to save.
-        .env("OMPI_MCA_odls_base_sigkill_timeout", "60")
+        .env("OMPI_MCA_odls_base_sigkill_timeout", "20")
         // Ranks that wait let others have the processor.
         .env("OMPI_MCA_mpi_yield_when_idle", "1")
         // Containers often forbid the fast way to read another process's memory, with a warning.
@@ -72,10 +72,11 @@ fn assert_close(a: &Path, b: &Path) {
             tensor.flatten_all().unwrap().to_vec1().unwrap()
         };
         let (a, b) = (values(a), values(&b.variables()[name]));
-        let size = a.iter().fold(1e-2f32, |size, x| size.max(x.abs()));
-        for (a, b) in a.iter().zip(&b) {
-            weights = weights.max(((a - b).abs() / size).into());
-        }
+        let length = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+            values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
+        };
+        let difference = length(&mut a.iter().zip(&b).map(|(a, b)| a - b));
+        weights = weights.max(difference / length(&mut a.iter().copied()).max(1e-2));
     }
     println!("losses differ by {losses:e}, weights by {weights:e}");
     assert!(losses < LOSSES && weights < WEIGHTS, "losses {losses:e}, weights {weights:e}");
@@ -165,7 +166,7 @@ fn a_rank_that_is_killed_ends_all_and_the_run_can_be_continued() {
     let start = Instant::now();
     let (status, printed) = training.finish();
     assert!(!status.success(), "{printed}");
-    assert!(start.elapsed() < Duration::from_secs(60), "the other ranks went on waiting");
+    assert!(start.elapsed() < Duration::from_secs(120), "the other ranks went on waiting");
 
     let mut training = Running::start_command(on_ranks(2, temp.path(), &["--resume", "run"]));
     assert!(training.steps(1));
