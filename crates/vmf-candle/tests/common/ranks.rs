@@ -210,12 +210,15 @@ pub fn check_normalization(ranks: Ranks) -> Result<()> {
     check_units(ranks)
 }
 
+/// y, dw and the running statistics as numbers, and dx.
+type OfUnit = (Vec<f64>, Vec<f64>, Vec<f64>, Tensor);
+
 /// The same for a whole unit in f32, with pooling and without: the fused operation.
 fn check_units(ranks: Ranks) -> Result<()> {
     let shape = [10, 3, 6, 6];
     let xs = wave(&shape, 1.1, 0.3)?.to_dtype(DType::F32)?;
     for pool in [false, true] {
-        let gradients = |ranks: Ranks| -> Result<(Vec<f64>, Vec<f64>, Vec<f64>, Tensor)> {
+        let gradients = |ranks: Ranks| -> Result<OfUnit> {
             let (vars, posterior) = (VarMap::new(), Posterior::new());
             let vb = seeded(&vars, 2, DType::F32, &Device::Cpu);
             let unit = VmfConfig::default().relu().padding(1);
