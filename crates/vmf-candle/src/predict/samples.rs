@@ -62,7 +62,10 @@ impl Samples {
 
     /// The expected pass in its `full` grade: each layer computes the variance of every element
     /// beside its mean, in place of the variance per channel that was measured. It costs about two
-    /// passes, and the model must implement [`Forward::propagate`].
+    /// and a half passes, and the model must implement [`Forward::propagate`].
+    ///
+    /// It is not always the better grade: where many layers pool, the approximate variance of each
+    /// maximum adds up, and a measured variance is closer to the truth.
     ///
     /// The covariance of the outputs is the measured one, as in [`expected`](Self::expected): the
     /// propagated variance leaves out that units share the noise of the layers before them, and

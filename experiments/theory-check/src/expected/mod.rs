@@ -206,7 +206,8 @@ pub fn run(settings: &Settings, out: &Path) -> Result<Checks> {
     Ok(checks)
 }
 
-/// What we state of a network.
+/// What we state of a network. The limits were set after the first measurement, some tens of per
+/// cent above it: they guard against changes, and predict nothing.
 struct Statement {
     name: &'static str,
     /// Layers in which the full grade is exact. With pooling the second layer already inherits what
