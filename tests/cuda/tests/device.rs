@@ -163,8 +163,8 @@ fn expected_activations_agree_with_closed_forms() {
     let case = Case::new(4, 6, 16);
     let u = stream.clone_htod(&vec![1.0f32; 4 * 6 * 16]).unwrap();
     let (mut y, six) = (u.try_clone().unwrap(), stream.clone_htod(&[1.0f32; 6]).unwrap());
-    let channels = Channels { mean: &six, variance: &six, deviation: &six };
     let mut fails = |config: Config, image| {
+        let channels = Channels { mean: &six, variance: &six, deviation: &six };
         forward_expected(&stream, &config, channels, image, &u, &mut y).unwrap_err().to_string()
     };
     assert!(fails(case.config().relu(false), None).contains("with ReLU"));

@@ -126,7 +126,7 @@ fn mistakes_are_named() {
         (&["draws", "--sigma", "0"], "", "a positive number"),
         (&["draws", "--draws", "5"], "", "at least 100"),
         (&["expected", "--passes", "5"], "", "at least 100"),
-        (&["expected", "--sigma", "-1"], "", "a positive number"),
+        (&["expected", "--sigma=-1"], "", "a positive number"),
         (&["draws", "--data-dir", "."], "", "has no data_batch_1.bin"),
     ] {
         let output = run(arguments, input, folder.path());
