@@ -70,14 +70,16 @@
 //! the gradients from [`train::backward`], which is faster than Candle's.
 //!
 //! A model with skip connections or several inputs is a struct that implements [`Forward`]. It
-//! passes the [`Pass`] on to its variational layers and calls all other layers as usual.
+//! passes the [`Pass`] on to its variational layers and calls all other layers as usual. Where a
+//! block changes the shape, its skip connection is a `vmf_conv2d` with kernel 1 and the block's
+//! stride, without `.relu()`.
 //!
 //! ```
 //! # use candle_core::{Module, Result, Tensor};
 //! # use vmf_candle::{ops, prelude::*};
 //! struct Block {
 //!     first: VmfConv2d,  // built with `.relu()`
-//!     second: VmfConv2d, // built with `.relu()` as well, which here follows the sum
+//!     second: VmfConv2d, // built with `.relu()` as well, which here follows the sum; without, there is no activation
 //!     head: candle_nn::Linear,
 //! }
 //!
@@ -175,7 +177,7 @@
 //! | prediction | passes | what it is |
 //! |---|---|---|
 //! | `Samples::expected(&posterior)` | 1 | deterministic; each unit hands on the expectation of its activation over the noise |
-//! | `Samples::full(&posterior)` | 2 | the same with the variance of every element carried along beside its mean, for models that implement [`Forward::propagate`] |
+//! | `Samples::full(&posterior)` | 2.5 | the same with the variance of every element carried along beside its mean, for models that implement [`Forward::propagate`] |
 //! | `Samples::monte_carlo(k, seed)` | k | the mean over k noisy passes, which the expected pass approximates |
 //! | `Samples::mean()` | 1 | the network at the mean of its weights: overconfident, as a plain network is |
 //!

@@ -37,6 +37,11 @@ use serde::{Deserialize, Serialize};
 
 /// Measurements in a training: often enough to follow it, rarely enough to cost little.
 const MEASUREMENTS: u32 = 100;
+/// A measurement costs a few steps. In a training of some hundred steps there are fewer, one in this
+/// many steps; but [`FEWEST`] in any.
+const STEPS_BETWEEN: u32 = 10;
+/// The fewest measurements in a short training.
+const FEWEST: u32 = 20;
 /// Integral gain for a whole training: an overconfidence of `ln T = 0.1` that lasts for a tenth of
 /// the training raises u by 0.8.
 const GAIN: f64 = 80.0;
@@ -186,7 +191,8 @@ pub struct AutoBeta {
 }
 
 impl AutoBeta {
-    /// For a training of so many steps on so many examples.
+    /// For a training of so many steps, over all epochs, on so many examples, without those that are
+    /// held out.
     pub fn new(posterior: &Posterior, train_set_len: usize, steps: u32) -> Result<Self> {
         check_setting(steps > 0, "the number of training steps", steps, "it must be positive")?;
         let suggested = posterior.suggested_beta(train_set_len);
@@ -198,9 +204,11 @@ impl AutoBeta {
         (self.suggested * (FLOOR + START * self.u.exp_m1())).min(1.0)
     }
 
-    /// Whether it is time for a measurement, after this step: 100 times in a training.
+    /// Whether it is time for a measurement, after this step: 100 times in a training of thousands
+    /// of steps, and less often in a short one.
     pub fn is_due(&self, step: u32) -> bool {
-        (step + 1).is_multiple_of(self.steps.div_ceil(MEASUREMENTS))
+        let apart = STEPS_BETWEEN.min(self.steps.div_ceil(FEWEST));
+        (step + 1).is_multiple_of(self.steps.div_ceil(MEASUREMENTS).max(apart))
     }
 
     /// Measures how overconfident the model is on held-out examples, as its
