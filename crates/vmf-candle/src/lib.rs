@@ -106,8 +106,8 @@
 //! - [`ConvStack`] is a chain of such convolutions and poolings. It computes the same as its layers
 //!   would one by one, and is the fastest form on a CPU.
 //! - [`VmfConfig::norm`] chooses layer, RMS or group normalization instead, or none, for projections
-//!   that no normalization follows. [`Norm`](layers::Norm) says what is exact in each.
-//! - [`TransformerBlock`](layers::TransformerBlock) is a transformer block of such units.
+//!   that no normalization follows. [`Norm`] says what is exact in each.
+//! - [`TransformerBlock`] is a transformer block of such units.
 //! - [`noise_layer`] goes right after a normalization that the model has already (layer, group, RMS
 //!   norm), before that normalization's gain and shift. The posterior is over the weight *in front
 //!   of* the normalization, and the layer must know its size: D is the number of inputs of one
