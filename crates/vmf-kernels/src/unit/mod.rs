@@ -175,7 +175,7 @@ impl Unit {
         })
     }
 
-    /// Normalizes with given statistics and writes the [expected](crate::expected) activation,
+    /// Normalizes with given statistics and writes the [`expected`] activation,
     /// where `deviation` is the standard deviation in front of the activation, one value per
     /// channel. Of the terms the noise is ignored.
     ///
