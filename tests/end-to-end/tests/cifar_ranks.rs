@@ -7,6 +7,9 @@ use std::process::{Command, Output, Stdio};
 use end_to_end::cifar::{Running, TINY, assert_same, both, cifar, failed, metrics, number, train};
 use vmf_candle::Checkpoint;
 
+/// A learning rate at which a difference by rounding stays one. At larger ones training amplifies it:
+/// after 30 steps at the default, AVX-512 and portable kernels on one rank differ by 1e-4 in the loss.
+const CALM: &str = "--lr=1e-4";
 /// Losses of an epoch may differ by this much between numbers of ranks, after 30 to 80 steps in
 /// single precision.
 const LOSSES: f64 = 1e-3;
@@ -86,7 +89,7 @@ fn assert_close(a: &Path, b: &Path) {
 #[test]
 fn any_number_of_ranks_trains_the_same_network() {
     let temp = tempfile::tempdir().unwrap();
-    let arguments = |out| [&TINY[..], &["--augment", "--out", out]].concat();
+    let arguments = |out| [&TINY[..], &[CALM, "--augment", "--out", out]].concat();
     let output = train(temp.path(), &arguments("one")).output().unwrap();
     assert!(output.status.success(), "{}", both(&output));
     for (ranks, out) in [(2, "two"), (3, "three"), (3, "again")] {
@@ -102,7 +105,7 @@ fn any_number_of_ranks_trains_the_same_network() {
     assert_same(&run("three"), &run("again"));
 }
 
-const LONG: [&str; 4] = ["--epochs", "8", "--beta", "0.01"];
+const LONG: [&str; 5] = ["--epochs", "8", "--beta", "0.01", CALM];
 
 /// The processes that `mpirun` has started.
 fn ranks_of(launcher: u32) -> Vec<u32> {

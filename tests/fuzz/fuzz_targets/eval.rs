@@ -15,7 +15,9 @@ fuzz_target!(|bytes: &[u8]| {
             panic!("{line}: {} values", values.len());
         };
         assert!(dim >= 2.0 && kappa >= 0.0, "{line}");
-        assert!((0.0..=1.0).contains(&a) && (0.0..=1.0).contains(&one_minus_a2), "{line}");
+        // One rounding above 1 is as good as 1.
+        let unit = 0.0..=1.0 + f64::EPSILON;
+        assert!(unit.contains(&a) && unit.contains(&one_minus_a2), "{line}");
         assert!((a * a + one_minus_a2 - 1.0).abs() < 1e-12, "{line}");
         assert!(kl >= 0.0, "{line}");
     }
