@@ -4,6 +4,10 @@
 //! Each file is written under a temporary name and then renamed, so that a program that is killed
 //! at any moment leaves complete files. A lock, which the system releases when its holder dies,
 //! keeps two programs from writing to the same run.
+//!
+//! metrics.jsonl is not a `lab::Journal`: it has no line of settings, which are in config.json; it is
+//! cut back to the checkpoint on resume; and a torn line in it is an error, because it is replaced
+//! as a whole. A journal with three options more would be longer than the lines here.
 
 use std::cell::RefCell;
 use std::fs;
