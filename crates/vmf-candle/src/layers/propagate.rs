@@ -4,6 +4,7 @@ use super::config::Activation;
 use super::unit::Unit;
 use crate::error::Error;
 use crate::ops::{self, UncertainImages};
+use crate::pass::StatisticsSource;
 use candle_core::Result;
 use vmf_kernels::unit as kernel;
 
@@ -24,7 +25,7 @@ impl Unit {
     ) -> Result<UncertainImages> {
         let relu = self.config.activation == Activation::Relu;
         let affine = self.norm.affine();
-        let fused = affine.is_none() && skip.is_none();
+        let fused = affine.is_none() && skip.is_none() && !xs.is_training();
         let unit = kernel::Unit::new(self.conv(xs.mean())?);
         let mut unit = unit.eps(self.config.eps).relu(relu && fused);
         if let (Some(window), true) = (pool, fused) {
@@ -32,7 +33,16 @@ impl Unit {
         }
         let op = ops::Unit { kernel: unit, noise: None };
         let (own, w) = (self.sigma_per_channel()?, self.weight.effective()?);
-        let mut ys = op.propagate(&own, &self.norm.running(), xs, &w)?;
+        let mut ys = if xs.is_training() {
+            let (ys, batch) = op.propagate_batch(&own, xs, &w)?;
+            let elements = unit.norm().shape.elements_per_channel();
+            if !self.norm.update(StatisticsSource::Batch, &batch, elements)? {
+                return Err(self.not_finite(xs.mean(), &w)?);
+            }
+            ys
+        } else {
+            op.propagate(&own, &self.norm.running(), xs, &w)?
+        };
         if fused {
             return Ok(ys);
         }
