@@ -59,6 +59,85 @@ fn a_batch_with_nan_changes_nothing_and_names_the_layer() -> Result<()> {
     Ok(())
 }
 
+/// Sets all elements of a variable.
+fn set(model: &Model, name: &str, value: f32) -> Result<()> {
+    let (_, var) = named(&model.vars).into_iter().find(|(known, _)| known == name).unwrap();
+    var.set(&Tensor::full(value, var.shape(), &Device::Cpu)?)
+}
+
+/// The weight of a later layer overflows, that of the classifier behind all layers, and the
+/// gradients alone: statistics that were finite in earlier layers stay what they were.
+#[test]
+fn a_pass_that_does_not_end_well_leaves_no_statistics_behind() -> Result<()> {
+    let (xs, labels) = images(16, 0)?;
+    let steps_of = |pass: fn(u32) -> Pass| -> Result<()> {
+        let model = Model::new(1)?;
+        let mut adam = adam(&model)?;
+        let step = |adam: &mut Adam, number| -> Result<()> {
+            let nll = cross_entropy(&model.forward(&xs, &pass(number))?, &labels)?;
+            let loss = Elbo::new(160).beta(0.1).loss(&nll, &model.posterior)?;
+            adam.backward_step(&loss.total)
+        };
+        step(&mut adam, 0)?;
+        for name in ["features.4.weight", "classifier.weight"] {
+            let good =
+                Checkpoint::capture(&model.vars, &model.posterior, None, Default::default())?;
+            set(&model, name, f32::INFINITY)?;
+            let before = state(&model.vars);
+            let error = step(&mut adam, 1).unwrap_err().to_string();
+            assert_eq!(state(&model.vars), before, "{name}: {error}");
+            good.restore(&model.vars, &model.posterior, None)?;
+        }
+        // A loss without an optimizer of ours.
+        let before = state(&model.vars);
+        let nll = (cross_entropy(&model.forward(&xs, &pass(1))?, &labels)? * f64::NAN)?;
+        assert_ne!(state(&model.vars), before);
+        Elbo::new(160).loss(&nll, &model.posterior)?;
+        assert_eq!(state(&model.vars), before);
+        // The gradient alone: the loss is finite.
+        let loss = cross_entropy(&model.forward(&xs, &pass(1))?, &labels)?;
+        let mut gradients = loss.backward()?;
+        let weight = named(&model.vars).swap_remove(0).1;
+        gradients.insert(&weight, (weight.as_tensor() * f64::NAN)?);
+        assert!(adam.step(&gradients).is_err());
+        assert_eq!(state(&model.vars), before);
+        // A step that was taken is not undone, nor is a pass before the last.
+        step(&mut adam, 1)?;
+        let before = state(&model.vars);
+        model.posterior.undo_statistics()?;
+        assert_eq!(state(&model.vars), before);
+        model.forward(&xs, &pass(2))?;
+        let before = state(&model.vars);
+        model.forward(&(&xs * 1e30)?, &pass(3)).unwrap_err();
+        model.forward(&(&xs * 1e30)?, &pass(3)).unwrap_err();
+        assert_eq!(state(&model.vars), before);
+        // A failure in a pass that changes nothing is none of a training pass.
+        model.forward(&xs.narrow(1, 0, 2)?, &Pass::mean()).unwrap_err();
+        assert_eq!(state(&model.vars), before);
+        Ok(())
+    };
+    steps_of(|step| Pass::train(7, step))?;
+    steps_of(|_| Pass::train_noiseless())
+}
+
+#[test]
+fn a_measurement_that_fails_in_a_later_layer_is_undone() -> Result<()> {
+    let model = Model::new(1)?;
+    let (xs, _) = images(16, 0)?;
+    set(&model, "features.4.weight", f32::NAN)?;
+    let before = state(&model.vars);
+    let error = reestimate(&model, &model.posterior, [Ok(xs.clone())]).unwrap_err().to_string();
+    assert!(error.contains("\"features.4\""), "{error}");
+    assert_eq!(state(&model.vars), before);
+    // An error in the model's own code, between its layers.
+    let model = Model::new(1)?;
+    let before = state(&model.vars);
+    let failing = |xs: &Tensor, pass: &Pass| model.forward(xs, pass)?.reshape((1, 1, 1, 1));
+    assert!(reestimate(&failing, &model.posterior, [Ok(xs)]).is_err());
+    assert_eq!(state(&model.vars), before);
+    Ok(())
+}
+
 #[test]
 fn activations_that_overflow_have_another_remedy() -> Result<()> {
     let model = Model::new(1)?;
@@ -87,10 +166,7 @@ fn inputs_and_outputs_that_are_not_finite_are_errors() -> Result<()> {
     assert!(reestimate(&model, &model.posterior, [Ok(nan)]).is_err());
 
     // The largest finite scale in front of the last unit: what overflows is its output.
-    let set = |name: &str, value: f32| -> Result<()> {
-        let (_, var) = named(&model.vars).into_iter().find(|(known, _)| known == name).unwrap();
-        var.set(&(Tensor::ones(var.shape(), DType::F32, &Device::Cpu)? * f64::from(value))?)
-    };
+    let set = |name: &str, value: f32| set(&model, name, value);
     for set_of in ["running_mean", "noise_free_mean"] {
         set(&format!("features.5.{set_of}"), f32::INFINITY)?;
     }

@@ -40,7 +40,7 @@ impl Unit {
             let normalized =
                 self.in_place(&self.normalized(conv, &xs.map(|xs| Ok(xs.detach()))?, bare)?)?;
             let var = Images::nchw(normalized.detach()).variance_across(samples)?;
-            self.norm.record_inherited(&var, weight)?;
+            self.record_inherited(&var, weight, xs)?;
         }
         if pass.is_expected() {
             return self.expected_rows(conv, xs, skip, pool);

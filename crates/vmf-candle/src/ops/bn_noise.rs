@@ -37,6 +37,13 @@ impl Statistics {
         Ok(Self { mean: channels(&statistics.mean)?, var: channels(&statistics.var)? })
     }
 
+    /// A scalar that is 1 if all values are finite and 0 otherwise, on their device: nobody has to
+    /// wait for it.
+    pub(crate) fn are_finite(&self) -> Result<Tensor> {
+        // 0 x is 0 for every number, and NaN for what is none.
+        ((&self.mean * 0.0)? + (&self.var * 0.0)?)?.sum_all()?.eq(0.0)
+    }
+
     /// The same for a kernel on the CPU.
     pub(super) fn to_kernel(&self) -> Result<kernel::Statistics> {
         let values = |channels: &Tensor| channels.to_dtype(DType::F64)?.to_vec1();

@@ -240,8 +240,16 @@ impl Trainer {
         Batches::training_share(&self.set, plan, share, self.epoch, first)
     }
 
-    /// Takes one step. If it fails, the weights are unchanged.
+    /// Takes one step. If it fails, weights and statistics are unchanged.
     pub fn train_step(&mut self, batch: Batch) -> Result<()> {
+        let taken = self.try_step(batch);
+        if taken.is_err() {
+            self.posterior.undo_statistics()?;
+        }
+        taken
+    }
+
+    fn try_step(&mut self, batch: Batch) -> Result<()> {
         let (count, ranks) = (batch.len(), self.share.ranks());
         let (images, labels) = batch.into_tensors(&self.device)?;
         let pass = if self.settings.method.is_noisy() {
