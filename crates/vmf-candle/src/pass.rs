@@ -31,6 +31,8 @@ pub struct Pass {
     mode: Mode,
     /// This process has only some examples of the batch.
     share: Option<Share>,
+    /// Layers add no noise, although the pass has some.
+    is_quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +75,7 @@ pub(crate) const INITIALISATION: u32 = u32::MAX;
 
 impl Pass {
     fn new(mode: Mode) -> Self {
-        Self { mode, share: None }
+        Self { mode, share: None, is_quiet: false }
     }
 
     /// A training step: batch statistics, noise, running statistics updated.
@@ -160,6 +162,12 @@ impl Pass {
         Self { share: (self.uses_batch() && !whole).then_some(*share), ..self }
     }
 
+    /// The same pass for layers that must not add noise, with the same statistics: for a model
+    /// whose own layers are the random ones, such as dropout. Those layers get the pass itself.
+    pub fn without_noise(self) -> Self {
+        Self { is_quiet: true, ..self }
+    }
+
     /// The processes over which the statistics of the batch are merged.
     pub(crate) fn across(&self) -> Across {
         self.share.map_or(Across::ALONE, |share| share.across())
@@ -230,6 +238,9 @@ impl Pass {
     /// The noise of the layer with this stream, for a tensor with examples along its first
     /// dimension. `None` in a pass without noise.
     pub fn noise(&self, stream: u32, dims: &[usize]) -> Result<Option<Noise>> {
+        if self.is_quiet {
+            return Ok(None);
+        }
         let (seed, step, sample, folded) = match self.mode {
             Mode::TrainNoiseless
             | Mode::Expected

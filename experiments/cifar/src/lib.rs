@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`data`] | reads, fetches and generates data sets, and makes batches of them |
 //! | [`model`] | the network |
+//! | [`methods`] | the training methods that are compared |
 //! | [`settings`] | the settings of a run, as flags and as `config.json` |
 //! | [`run`], [`checkpoint`], [`lock`] | the folder of a run, its checkpoints, and who may write to it |
 //! | [`training`] | one step, one epoch, one checkpoint |
@@ -33,6 +34,7 @@ pub mod interrupt;
 pub mod landscape;
 pub mod limits;
 pub mod lock;
+pub mod methods;
 pub mod model;
 pub mod prediction;
 pub mod ranks;

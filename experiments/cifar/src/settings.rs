@@ -6,38 +6,12 @@ use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use vmf_candle::Schedule;
 
-use crate::beta::Beta;
+pub use crate::beta::Beta;
 use crate::data::{Interface, Request, Source};
 use crate::limits;
-use crate::model::{IMAGE_SIZE, Model, NetworkConfig};
-
-/// The training method. Everything else is the same for all three, so that they can be compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Method {
-    /// The paper's method: noise is learned with the KL to the prior
-    Vmf,
-    /// The paper's baseline: noise is learned without the KL
-    None,
-    /// An ordinary network without noise
-    Map,
-}
-
-impl Method {
-    /// Whether training adds noise.
-    pub fn is_noisy(self) -> bool {
-        self != Method::Map
-    }
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Vmf => "vmf",
-            Method::None => "none",
-            Method::Map => "map",
-        }
-    }
-}
+pub use crate::methods::Method;
+use crate::methods::swa;
+use crate::model::{IMAGE_SIZE, Model, NetworkConfig, Randomness};
 
 /// The schedule of the learning rate of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -127,10 +101,55 @@ settings! {
     warmup: f64,
     /// Largest norm of the gradient of a step; 0 for no limit
     clip: f64,
+    /// Share of the activations that `--method dropout` drops
+    #[serde(default = "published::dropout")]
+    #[arg(value_name = "RATE")]
+    dropout: f64,
+    /// Share of the epochs, at the end, over which weights are averaged; 0 for none
+    #[serde(default)]
+    #[arg(value_name = "SHARE")]
+    swa: f64,
+    /// First estimate of the curvature with `--method ivon`
+    #[serde(default = "published::hess_init")]
+    hess_init: f64,
+    /// Weight decay of `--method ivon`, which is the precision of its prior
+    #[serde(default = "published::weight_decay")]
+    weight_decay: f64,
+    /// Number of groups of channels in each layer with a sigma_eff of their own
+    #[serde(default = "published::sigma_groups")]
+    sigma_groups: usize,
+    /// Keep sigma_eff at its initial value
+    #[serde(default)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    fixed_sigma: bool,
     /// Number of training images that the statistics of normalization are measured on after each epoch
     statistics_images: usize,
     /// Seed of the initial weights, the noise, the order of images and the augmentation
     seed: u64,
+}
+
+/// The values of settings that only some methods have, where their papers give them. They also
+/// stand for settings that older files do not have.
+mod published {
+    /// Ovadia et al. (2019) and the uncertainty baselines drop a tenth in residual networks.
+    pub(super) fn dropout() -> f64 {
+        0.1
+    }
+
+    /// Shen et al. (2024), residual networks on CIFAR-10.
+    pub(super) fn hess_init() -> f64 {
+        0.9
+    }
+
+    /// As [`hess_init`].
+    pub(super) fn weight_decay() -> f64 {
+        2e-4
+    }
+
+    /// One sigma_eff for all channels.
+    pub(super) fn sigma_groups() -> usize {
+        1
+    }
 }
 
 /// Predefined settings.
@@ -189,6 +208,12 @@ impl Preset {
             held_out: 0.05,
             warmup: 20.0,
             clip: 0.0,
+            dropout: published::dropout(),
+            swa: 0.0,
+            hess_init: published::hess_init(),
+            weight_decay: published::weight_decay(),
+            sigma_groups: published::sigma_groups(),
+            fixed_sigma: false,
             statistics_images: 4096,
             seed: 0,
         };
@@ -248,6 +273,7 @@ impl Settings {
             ("--beta", self.beta.fixed().unwrap_or(0.0)),
             ("--warmup", self.warmup),
             ("--clip", self.clip),
+            ("--weight-decay", self.weight_decay),
         ] {
             ensure!(
                 value >= 0.0 && value.is_finite(),
@@ -264,11 +290,40 @@ impl Settings {
             !finds_beta || self.held_out > 0.0,
             "--beta auto needs images that are held out: give --held-out 0.05, or a number as --beta"
         );
+        for (name, value) in [("--sigma", self.sigma), ("--hess-init", self.hess_init)] {
+            ensure!(value > 0.0 && value.is_finite(), "{name} is {value}; it must be positive");
+        }
+        for (name, value) in [("--dropout", self.dropout), ("--swa", self.swa)] {
+            ensure!(
+                (0.0..1.0).contains(&value),
+                "{name} is {value}; it is a share, from 0 to below 1"
+            );
+        }
         ensure!(
-            self.sigma > 0.0 && self.sigma.is_finite(),
-            "--sigma is {}; it must be positive",
-            self.sigma
+            self.method != Method::Swa || self.swa > 0.0,
+            "--method swa averages over the share of the epochs that --swa gives, such as 0.25, and it is 0"
         );
+        self.check_layers()
+    }
+
+    /// Refuses a network that the method has no layers for, and groups that do not divide them.
+    fn check_layers(&self) -> Result<()> {
+        let parts = self.network(3, 10).parts()?;
+        let layers: Vec<_> = parts.iter().flat_map(crate::model::Part::layers).collect();
+        ensure!(
+            self.method != Method::MeanField || layers.iter().all(|layer| layer.kernel > 0),
+            "--method mean-field has no layers for {}: choose VGG or a residual network",
+            self.model
+        );
+        let groups = self.sigma_groups;
+        let undivided = layers.iter().find(|layer| groups == 0 || layer.outputs % groups != 0);
+        if let Some(layer) = undivided {
+            bail!(
+                "--sigma-groups is {groups}, which does not divide the {} channels of {}",
+                layer.outputs,
+                layer.name
+            );
+        }
         Ok(())
     }
 
@@ -295,6 +350,13 @@ impl Settings {
             classes,
             sigma: self.sigma,
             affine: false,
+            sigma_groups: self.sigma_groups,
+            fixed_sigma: self.fixed_sigma,
+            randomness: match self.method {
+                Method::Dropout => Randomness::Dropout(self.dropout),
+                Method::MeanField => Randomness::Weights,
+                _ => Randomness::Units,
+            },
         }
     }
 
@@ -305,15 +367,36 @@ impl Settings {
             (Method::Vmf, Beta::Fixed(beta)) => {
                 Some(Schedule::warmup(beta, self.warmup).at(epochs))
             }
-            (Method::None | Method::Map, _) => Some(0.0),
+            // Without a controller of its own, the evidence lower bound.
+            (Method::MeanField, beta) => {
+                Some(Schedule::warmup(beta.fixed().unwrap_or(1.0), self.warmup).at(epochs))
+            }
+            _ => Some(0.0),
         }
+    }
+
+    /// The number of epochs before the first whose weights are averaged; `None` if none are.
+    pub fn swa_start(&self) -> Option<u32> {
+        let averaged = (self.swa * f64::from(self.epochs)).ceil() as u32;
+        (self.swa > 0.0).then(|| self.epochs - averaged.clamp(1, self.epochs))
     }
 
     /// The learning rate of the weights after this many epochs.
     pub fn lr_at(&self, epochs: f64) -> f64 {
-        match self.lr_decay {
-            Decay::Constant => self.lr,
-            Decay::Cosine => Schedule::cosine(self.lr, 0.0, f64::from(self.epochs)).at(epochs),
+        match (self.lr_decay, self.swa_start()) {
+            (Decay::Constant, _) => self.lr,
+            // The weights must not come to rest before their mean is taken.
+            (Decay::Cosine, Some(start)) => {
+                let (last, start) = (swa::RATE * self.lr, f64::from(start));
+                if epochs >= start {
+                    last
+                } else {
+                    Schedule::cosine(self.lr, last, start).at(epochs)
+                }
+            }
+            (Decay::Cosine, None) => {
+                Schedule::cosine(self.lr, 0.0, f64::from(self.epochs)).at(epochs)
+            }
         }
     }
 }
@@ -532,6 +615,14 @@ mod tests {
             (Settings { held_out: 0.6, ..quick.clone() }, "--held-out"),
             (Settings { held_out: 0.0, ..quick.clone() }, "--held-out 0.05"),
             (Settings { sigma: 0.0, ..quick.clone() }, "--sigma"),
+            (Settings { dropout: 1.0, ..quick.clone() }, "--dropout"),
+            (Settings { method: Method::Swa, ..quick.clone() }, "--swa"),
+            (Settings { sigma_groups: 3, ..quick.clone() }, "--sigma-groups"),
+            (Settings { hess_init: 0.0, ..quick.clone() }, "--hess-init"),
+            (
+                Settings { method: Method::MeanField, model: Model::Vit, ..quick.clone() },
+                "mean-field",
+            ),
         ] {
             let error = settings.check().unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -1,5 +1,6 @@
 //! A trained network, opened to be evaluated and looked at.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -13,6 +14,9 @@ use vmf_candle::{Forward, Pass, Posterior, Progress, seeded};
 
 use crate::checkpoint;
 use crate::data::{self, Dataset};
+use crate::methods;
+use crate::methods::ivon::Ivon;
+use crate::methods::swa::Swa;
 use crate::model::{Network, in_layer_order, is_finite};
 use crate::run::{self, Record};
 use crate::settings::Config;
@@ -39,6 +43,8 @@ pub struct Trained {
     pub posterior: Posterior,
     /// The network itself.
     pub model: Network,
+    /// The posterior over all weights of a network that was trained with `--method ivon`.
+    pub ivon: RefCell<Option<Ivon>>,
     /// The device it computes on.
     pub device: Device,
 }
@@ -72,20 +78,32 @@ impl Trained {
             format!("{} cannot be opened{way_out}", folder.display())
         })?;
         let (vars, posterior) = (VarMap::new(), Posterior::new());
-        let vb = seeded(&vars, config.settings.seed, DType::F32, device);
+        let settings = &config.settings;
+        let vb = seeded(&vars, settings.seed, DType::F32, device);
         let model = Network::new(&config.network(), &posterior, vb)?;
+        // The checkpoint knows how many examples it was trained on.
+        let ivon = Ivon::new(settings, 1, &vars)?;
+        let swa = Swa::new(settings, &vars)?;
+        let vars = methods::copy_of(&vars);
+        ivon.iter().for_each(|ivon| ivon.keep_in(&vars));
+        swa.iter().for_each(|swa| swa.keep_in(&vars));
         checkpoint.restore(&vars, &posterior, None).with_context(|| {
             format!("{} is not the network that {} describes", weights.display(), run::CONFIG)
         })?;
+        let epoch = checkpoint.progress().epoch;
+        if let Some(swa) = &swa {
+            swa.install(u32::try_from(epoch).unwrap_or(u32::MAX))?;
+        }
         let trained = Self {
             folder: folder.into(),
             records: run::read_records(folder)?,
-            epoch: checkpoint.progress().epoch,
+            epoch,
             progress: checkpoint.progress().clone(),
             config,
             vars,
             posterior,
             model,
+            ivon: RefCell::new(ivon),
             device: device.clone(),
         };
         trained.ensure_finite().with_context(|| format!("{} cannot be used", weights.display()))?;

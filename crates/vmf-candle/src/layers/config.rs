@@ -102,7 +102,7 @@ impl Default for VmfConfig {
             constraint: WeightConstraint::Sphere,
             affine: false,
             eps: 1e-5,
-            momentum: 0.1,
+            momentum: super::norm::MOMENTUM,
             norm_at: None,
             padding: 0,
             stride: 1,

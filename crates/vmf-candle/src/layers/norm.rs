@@ -20,6 +20,9 @@ use crate::posterior::LastPass;
 use candle_core::{Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 
+/// The weight of a batch in the running statistics, as in PyTorch.
+pub(super) const MOMENTUM: f64 = 0.1;
+
 /// The tensors of a layer's normalization, apart from those of the noise.
 #[derive(Clone, Debug)]
 pub struct NormStats {
@@ -121,6 +124,13 @@ impl NormStats {
         })
     }
 
+    /// Batch normalization without gain and shift at the builder's path, with PyTorch's momentum,
+    /// for a layer of a model's own: [`running_for`](Self::running_for) says which statistics a pass
+    /// uses, and [`record`](Self::record) takes those of a batch in.
+    pub fn batch(channels: usize, vb: &VarBuilder) -> Result<Self> {
+        Self::new(channels, MOMENTUM, false, vb)
+    }
+
     /// Of a normalization that needs no running statistics; they are constants then, mean 0 and
     /// variance 1, and no variables. RMS normalization, and a unit without one, have no shift.
     pub(super) fn without_running(
@@ -181,12 +191,20 @@ impl NormStats {
     }
 
     /// The running statistics that a pass uses. `None` if it uses those of the batch.
-    pub(super) fn running_for(&self, source: StatisticsSource) -> Option<Statistics> {
+    pub fn running_for(&self, source: StatisticsSource) -> Option<Statistics> {
         match source {
             StatisticsSource::RunningNoisy => Some(self.running()),
             StatisticsSource::RunningNoiseFree => Some(self.noise_free()),
             StatisticsSource::Batch | StatisticsSource::Recorded { .. } => None,
         }
+    }
+
+    /// Moves the running statistics towards those of a batch with `count` values per channel, for a
+    /// layer of a model's own. They stay as they are if those of the batch are not finite.
+    pub fn record(&self, source: StatisticsSource, batch: &Statistics, count: usize) -> Result<()> {
+        let are_finite = Some(batch.are_finite()?);
+        let batch = Batch { statistics: batch.clone(), count, are_finite };
+        self.update(source, &batch, &LastPass::default())
     }
 
     /// Moves the running statistics towards those of a batch.

@@ -247,11 +247,7 @@ impl<T: Copy + Into<f64>> Predictions<'_, T> {
     /// The reliability diagram of the predicted class: confidence `max_k p_ik` against whether
     /// that class is the true one.
     pub fn reliability(&self, binning: Binning) -> Reliability {
-        let (confidences, correct): (Vec<f64>, Vec<bool>) = self
-            .top()
-            .zip(self.labels())
-            .map(|((predicted, confidence), &label)| (confidence, predicted == label))
-            .unzip();
+        let (confidences, correct) = self.confidences();
         Reliability::group(&confidences, &correct, binning)
     }
 

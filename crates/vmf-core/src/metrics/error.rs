@@ -144,6 +144,22 @@ pub enum MetricsError {
         value: f64,
     },
 
+    /// A share, such as a risk, outside of the unit interval.
+    #[error("the {what} {value} is not in [0, 1]")]
+    Share {
+        /// What it is a share of.
+        what: &'static str,
+        /// The value.
+        value: f64,
+    },
+
+    /// A penalty that is negative or not finite.
+    #[error("the penalty {value} is not a finite number of at least 0")]
+    Penalty {
+        /// The value.
+        value: f64,
+    },
+
     /// A temperature that is negative or NaN.
     #[error("the temperature {value} is not in [0, infinity]")]
     Temperature {

@@ -8,8 +8,10 @@
 //! - [`MonteCarlo`]: samples of the predictive distribution; total, aleatoric and epistemic
 //!   uncertainty of each example.
 //! - [`Detection`]: how well a score separates two groups; AUROC, AUPR, FPR at 95 % TPR.
+//! - [`RiskCoverage`]: what abstaining gains; AURC, and the coverage at a given risk.
+//! - [`Conformal`]: sets of classes with a guarantee, and how large they are (THR, APS, RAPS).
 //! - [`Temperature`]: the one-parameter recalibration every method has to beat, fitted to labels or
-//!   to the probabilities of another prediction.
+//!   to the probabilities of another prediction; and the energy of logits.
 //!
 //! Inputs are validated when a view is built ([`MetricsError`] says what is wrong and where);
 //! after that every metric is defined. Values are checked against torchmetrics, scikit-learn,
@@ -33,17 +35,22 @@
 //! ```
 
 mod calibration;
+mod conformal;
 mod detection;
+mod energy;
 mod error;
 mod predictions;
 mod scores;
+mod selective;
 mod temperature;
 mod uncertainty;
 
 pub use calibration::{Bin, Binning, DEFAULT_BINS, Reliability};
+pub use conformal::{Conformal, Conformity, SetQuality};
 pub use detection::{Detection, OperatingPoint};
 pub use error::MetricsError;
 pub use predictions::{Predictions, SUM_TOLERANCE};
+pub use selective::RiskCoverage;
 pub use temperature::{PROBABILITY_FLOOR, Temperature, TemperatureFit};
 pub use uncertainty::{MonteCarlo, Uncertainty};
 pub(crate) use uncertainty::{entropy, kl};

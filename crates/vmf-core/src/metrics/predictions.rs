@@ -21,6 +21,8 @@ pub const SUM_TOLERANCE: f64 = 1e-4;
 ///   [`adaptive_ece`](Self::adaptive_ece), [`classwise_ece`](Self::classwise_ece),
 ///   [`overconfidence`](Self::overconfidence), and the diagram behind them,
 ///   [`reliability`](Self::reliability).
+/// - Is it worth abstaining? [`risk_coverage`](Self::risk_coverage).
+/// - Are they as uncertain as people are? [`cross_entropy`](Self::cross_entropy).
 /// - How uncertain are they? [`entropy`](Self::entropy); from Monte Carlo samples,
 ///   [`MonteCarlo`](super::MonteCarlo).
 ///
@@ -102,6 +104,12 @@ impl<'a, T: Copy + Into<f64>> Predictions<'a, T> {
     /// Predicted class and its probability, the confidence, of each example in order.
     pub fn top(&self) -> impl Iterator<Item = (usize, f64)> + use<'_, 'a, T> {
         self.rows().map(|row| argmax(row))
+    }
+
+    /// The confidence of each example, and whether its predicted class is the true one.
+    pub(super) fn confidences(&self) -> (Vec<f64>, Vec<bool>) {
+        let top = self.top().zip(&self.labels);
+        top.map(|((predicted, confidence), &label)| (confidence, predicted == label)).unzip()
     }
 
     /// Each row with its label.

@@ -1,6 +1,7 @@
 //! Accuracy and the two proper scores: how good the predictions are overall.
 
-use super::Predictions;
+use super::predictions::{check_probabilities, check_shape};
+use super::{MetricsError, Predictions};
 
 impl<T: Copy + Into<f64>> Predictions<'_, T> {
     /// Fraction of examples whose most probable class is the true one.
@@ -50,6 +51,33 @@ impl<T: Copy + Into<f64>> Predictions<'_, T> {
             self.labelled().map(|(row, label)| -row[label].into().max(floor).ln()).sum();
         // A sum of -0.0 (every true class certain) would print as "-0".
         total / self.len() as f64 + 0.0
+    }
+
+    /// Mean cross-entropy from target distributions in nats, one row of them per example: how far
+    /// the predictions are from labels that people do not agree on.
+    ///
+    /// `H = -1/N sum_i sum_k q_ik ln max(p_ik, floor)`, with `0 ln 0 = 0`
+    ///
+    /// With one-hot targets it is [`nll_with_floor`](Self::nll_with_floor). It is lowest, and equal
+    /// to the mean entropy of the targets, where the predictions are the targets.
+    ///
+    /// # Errors
+    /// If there are not as many rows of targets as of predictions, or a row of targets is not a
+    /// distribution (within [`SUM_TOLERANCE`](super::SUM_TOLERANCE)).
+    pub fn cross_entropy<Q>(&self, targets: &[Q], floor: f64) -> Result<f64, MetricsError>
+    where
+        Q: Copy + Into<f64>,
+    {
+        check_shape(targets.len(), self.len(), self.classes())?;
+        check_probabilities(targets, self.classes())?;
+        let values = self.rows().flatten().zip(targets);
+        let total: f64 = values
+            .map(|(&p, &q)| {
+                let q = q.into();
+                if q == 0.0 { 0.0 } else { -q * p.into().max(floor).ln() }
+            })
+            .sum();
+        Ok(total / self.len() as f64 + 0.0)
     }
 
     /// Brier score: mean squared distance between the probabilities and the one-hot truth.

@@ -194,12 +194,15 @@ impl Temperature {
     }
 
     /// `d / T` for a logit `d <= 0` relative to its row's largest, which stays so at `T = 0`.
-    fn divide(self, d: f64) -> f64 {
+    pub(super) fn divide(self, d: f64) -> f64 {
         if d == 0.0 { 0.0 } else { d / self.0 }
     }
 }
 
-fn check_logits<T: Copy + Into<f64>>(logits: &[T], classes: usize) -> Result<(), MetricsError> {
+pub(super) fn check_logits<T: Copy + Into<f64>>(
+    logits: &[T],
+    classes: usize,
+) -> Result<(), MetricsError> {
     let usable = |z: f64| z.abs() <= f64::MAX / 2.0;
     match logits.iter().position(|&z| !usable(z.into())) {
         Some(index) => Err(MetricsError::Logit {

@@ -1,6 +1,7 @@
 //! The metrics against other libraries' values, at their corners, and by their properties.
 
 mod corners;
+mod decisions;
 mod golden;
 mod properties;
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::Member;
 use crate::evaluation::results::{Measured, Way};
 use crate::run::Record;
-use crate::settings::{Method, Settings};
+use crate::settings::Settings;
 
 /// Runs that differ only in their seed.
 #[derive(Clone, Debug)]
@@ -140,11 +140,7 @@ fn labels(settings: &[Settings]) -> Vec<String> {
             let others = fields.iter().filter_map(|fields| fields.get(name));
             others.into_iter().any(|other| mine.get(name) != Some(other))
         };
-        let mut label = String::from(match own.method {
-            Method::Vmf => "vmf",
-            Method::None => "none (no KL)",
-            Method::Map => "map (no noise)",
-        });
+        let mut label = String::from(own.method.title());
         for (name, value) in mine.iter().filter(|(name, _)| differs(name)) {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             label += &format!(", {} {value}", name.replace('_', " "));
@@ -160,12 +156,7 @@ fn fields(settings: &Settings) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(settings) else {
         return Map::new();
     };
-    let unused: &[&str] = match settings.method {
-        Method::Vmf => &[],
-        Method::None => &["beta", "warmup"],
-        Method::Map => &["beta", "warmup", "noise_lr", "sigma"],
-    };
-    for name in ["seed", "method"].iter().chain(unused) {
+    for name in ["seed", "method"].iter().chain(settings.method.unused()) {
         fields.remove(*name);
     }
     fields
@@ -175,7 +166,7 @@ fn fields(settings: &Settings) -> Map<String, Value> {
 mod tests {
     use super::*;
     use crate::beta::Beta;
-    use crate::settings::Preset;
+    use crate::settings::{Method, Preset};
 
     #[test]
     fn the_deviation_has_one_less_than_the_runs_in_its_denominator() {

@@ -1,6 +1,8 @@
 //! Scores the predictions of a network.
 
-use anyhow::{Result, ensure};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use vmf_candle::ranks::Ranks;
 use vmf_candle::{Forward, Pass, Samples};
@@ -11,8 +13,8 @@ use super::results::{
     Evaluation, Example, FitOn, Measured, Network, Protocol, Quality, Tempered, VERSION, Way,
 };
 use super::tables;
-use crate::data::Dataset;
 use crate::data::batches::Batches;
+use crate::data::{Dataset, Split};
 use crate::interrupt;
 use crate::terminal::printable;
 use crate::trained::Trained;
@@ -29,12 +31,13 @@ const TEMPERATURES: (f64, f64) = (0.05, 20.0);
 pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> Result<Evaluation> {
     let Trained { model, device, .. } = trained;
     let settings = &trained.config.settings;
-    let is_noisy = settings.method.is_noisy();
+    let (is_noisy, has_samples) = (settings.method.is_noisy(), settings.method.has_samples());
     let held_out = (protocol.fit_on == FitOn::HeldOut).then_some(&set.held_out);
     let splits = [Some(&set.test), held_out];
     let sizes = splits.iter().flatten().map(|split| split.len().div_ceil(BATCH) as u64);
     let batches: u64 = sizes.sum();
-    let passes = 2 + if is_noisy { 1 + u64::from(protocol.samples) } else { 0 };
+    let passes =
+        2 + u64::from(is_noisy) + if has_samples { u64::from(protocol.samples) } else { 0 };
     let task = format!("evaluating {}", printable(&trained.folder));
     let bar = lab::ProgressBar::new(task, batches * passes);
 
@@ -68,6 +71,13 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
                 Way::MeanAsTrained => {
                     outputs::outputs(&as_trained, batches, samples.clone(), device, seen)
                 }
+                Way::MonteCarlo if settings.method.draws_weights() => {
+                    let seen = || {
+                        bar.advance(1);
+                        interrupt::check()
+                    };
+                    weight_draws(trained, set, split, &protocol, seen)
+                }
                 _ => outputs::outputs(model, batches, samples.clone(), device, seen),
             }
         };
@@ -80,9 +90,11 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     add(Way::MeanAsTrained)?;
     if is_noisy {
         add(Way::Expected)?;
+    }
+    if has_samples {
         predicted = add(Way::MonteCarlo)?;
     }
-    let examples = examples(&predicted, classes, is_noisy)?;
+    let examples = examples(&predicted, classes, has_samples)?;
     Ok(Evaluation {
         version: VERSION,
         network: Network::of(trained),
@@ -94,6 +106,30 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
             is_wrong.then(|| example.probabilities[example.predicted])
         }),
     })
+}
+
+/// The mean prediction over draws of all weights, with the running statistics that training
+/// collected under such draws.
+fn weight_draws(
+    trained: &Trained,
+    set: &Dataset,
+    split: &Arc<Split>,
+    protocol: &Protocol,
+    seen: impl Fn() -> Result<()>,
+) -> Result<Outputs> {
+    let mut posterior = trained.ivon.borrow_mut();
+    let posterior = posterior.as_mut().context("this network has no posterior over its weights")?;
+    let model = &trained.model;
+    let as_trained = |images: &Tensor, _: &Pass| model.forward(images, &Pass::mean_as_trained());
+    let mut draw = |sample: u32| {
+        posterior.draw(protocol.seed, 0, sample + 1)?;
+        let batches = Batches::in_order(set, split, BATCH);
+        let found = outputs::outputs(&as_trained, batches, Samples::mean(), &trained.device, &seen);
+        posterior.restore()?;
+        found
+    };
+    let draws: Vec<Outputs> = (0..protocol.samples).map(&mut draw).collect::<Result<_>>()?;
+    Outputs::mixed(&draws, set.classes.len())
 }
 
 /// Scores one way to predict, with and without temperature scaling. The temperature is fitted to

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use candle_core::Device;
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
 use vmf_candle::predict::{predict_stream, reestimate_across, reestimate_mean};
 use vmf_candle::ranks::Ranks;
-use vmf_candle::{Forward, Posterior, Samples};
-use vmf_core::metrics::{PROBABILITY_FLOOR, Predictions};
+use vmf_candle::{Forward, Pass, Posterior, Samples};
+use vmf_core::metrics::{MonteCarlo, PROBABILITY_FLOOR, Predictions};
 
 use crate::data::batches::{Batch, Batches, Plan};
 use crate::data::{Dataset, Split};
@@ -16,6 +16,10 @@ use crate::settings::{Method, Settings};
 
 /// Images per forward pass of an evaluation.
 pub const BATCH: usize = 256;
+
+/// The seed of the noise under which statistics are measured. It is fixed, so that a measurement
+/// is a function of the network.
+const NOISE: u64 = 0x6d65_7468_6f64_7321;
 
 /// The number of batches that statistics are measured on, and their size: they cover about `images`
 /// training images, in batches of equal size.
@@ -38,10 +42,21 @@ pub fn measure_statistics<M: Forward>(
     let plan = Plan { batch, seed: settings.seed, augment: settings.augment };
     let batches = Batches::as_trained(set, plan).take(count);
     let batches = batches.map(|batch| Ok(batch.into_tensors(device)?.0));
-    if settings.method.is_noisy() {
-        reestimate_across(model, posterior, batches, ranks)?;
-    } else {
-        reestimate_mean(model, batches)?;
+    match settings.method {
+        method if method.is_noisy() => {
+            reestimate_across(model, posterior, batches, ranks)?;
+        }
+        // Their noise is not in units, so that there is no expected pass to measure for.
+        Method::Dropout | Method::MeanField => {
+            let batches: Vec<Tensor> = batches.collect::<candle_core::Result<_>>()?;
+            for (number, images) in batches.iter().enumerate() {
+                model.forward(images, &Pass::estimate_noisy(NOISE, number as u32))?;
+            }
+            reestimate_mean(model, batches.into_iter().map(Ok))?;
+        }
+        _ => {
+            reestimate_mean(model, batches)?;
+        }
     }
     Ok(())
 }
@@ -132,6 +147,30 @@ impl Outputs {
         let probabilities = &self.probabilities[from * classes..to * classes];
         Predictions::new(probabilities, &self.labels[from..to], classes)
             .context("the network's predictions are no probabilities")
+    }
+
+    /// The predictions of several networks, or of several draws of one, as one: the mean of their
+    /// probabilities. What they disagree on, and what each of them does not know, is the mutual
+    /// information.
+    pub fn mixed(parts: &[Self], classes: usize) -> Result<Self> {
+        let first = parts.first().context("no predictions were given")?;
+        ensure!(
+            parts.iter().all(|part| part.labels == first.labels),
+            "predictions for different images cannot be averaged"
+        );
+        let all: Vec<f32> = parts.iter().flat_map(|part| part.probabilities.clone()).collect();
+        let samples = MonteCarlo::new(&all, parts.len(), classes)?;
+        let between = samples.uncertainty().mutual_information;
+        let within = |image: usize| {
+            let sum: f64 = parts.iter().map(|p| f64::from(p.mutual_information[image])).sum();
+            sum / parts.len() as f64
+        };
+        let information = between.iter().enumerate().map(|(image, i)| (i + within(image)) as f32);
+        Ok(Self {
+            labels: first.labels.clone(),
+            probabilities: samples.mean().into_iter().map(|p| p as f32).collect(),
+            mutual_information: information.collect(),
+        })
     }
 
     fn scores(&self, classes: usize) -> Result<Scores> {

@@ -22,16 +22,20 @@ pub fn explanation(method: Method) -> String {
         "Noise off: one pass, with normalization statistics that were measured with noise off. \
          As trained: the same pass with the running statistics that training collected under noise.",
     );
-    text += match method {
-        Method::Vmf | Method::None => {
-            " Expected: one deterministic pass that hands on the expectation of every activation over the noise. Monte Carlo: the mean of the probabilities of several noisy passes. MI: the part of the entropy that comes from not \
-             knowing the weights."
-        }
-        Method::Map => {
-            " This network was trained with `--method map`, without noise: there is nothing to sample, so it has no Monte \
-             Carlo prediction."
-        }
-    };
+    const SAMPLES: &str = " Monte Carlo: the mean of the probabilities of several noisy passes. MI: the part of the entropy that \
+         comes from not knowing the weights.";
+    if method.is_noisy() {
+        text += " Expected: one deterministic pass that hands on the expectation of every activation over the noise.";
+    }
+    if method.has_samples() {
+        text += SAMPLES;
+    } else {
+        text += &format!(
+            " This network was trained with `--method {}`, without noise: there is nothing to sample, so it has no Monte Carlo \
+             prediction.",
+            method.name()
+        );
+    }
     text
 }
 

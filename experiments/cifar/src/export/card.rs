@@ -95,6 +95,18 @@ fn introduction(trained: &Trained) -> String {
                          learned without the KL."
             .into(),
         Method::Map => "It has no noise: it is an ordinary network with weights of length 1.".into(),
+        Method::Dropout => format!(
+            "It is an ordinary network with dropout at rate {}, which Monte Carlo predictions leave on.",
+            settings.dropout
+        ),
+        Method::MeanField => "Each weight of a convolution has a Gaussian posterior of its own (mean-field), trained with local \
+                              reparameterization."
+            .into(),
+        Method::Ivon => "It is an ordinary network with a Gaussian posterior over its weights, trained with IVON.".into(),
+        Method::Swa => format!(
+            "It is an ordinary network; its weights are the mean over the last {} of its epochs (SWA).",
+            settings.swa
+        ),
     };
     format!(
         "# {}\n\n{} of width {} for images of 32 x 32 pixels, trained on {data} for {} of {} epochs.\n{method}\n\nIt distinguishes {} classes: {}.\n",

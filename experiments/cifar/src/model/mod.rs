@@ -35,12 +35,38 @@ pub struct NetworkConfig {
     pub sigma: f64,
     /// Whether a gain and a shift follow each normalization, as in most pretrained networks.
     pub affine: bool,
+    /// Number of groups of channels of each layer with a sigma_eff of their own.
+    pub sigma_groups: usize,
+    /// Whether sigma_eff stays as it is.
+    pub fixed_sigma: bool,
+    /// Where its noise is.
+    pub randomness: Randomness,
+}
+
+/// Where the noise of a network is, in passes with noise.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub enum Randomness {
+    /// In its variational units.
+    Units,
+    /// In dropout at this rate, behind each pooling or block.
+    Dropout(f64),
+    /// In Gaussian weights.
+    Weights,
 }
 
 impl Default for NetworkConfig {
     fn default() -> Self {
-        let affine = false;
-        Self { model: Model::Vgg16, width: 1.0, in_channels: 3, classes: 10, sigma: 0.1, affine }
+        Self {
+            model: Model::Vgg16,
+            width: 1.0,
+            in_channels: 3,
+            classes: 10,
+            sigma: 0.1,
+            affine: false,
+            sigma_groups: 1,
+            fixed_sigma: false,
+            randomness: Randomness::Units,
+        }
     }
 }
 

@@ -10,15 +10,19 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use vmf_candle::posterior::Summary;
 use vmf_candle::ranks::{Ranks, Share};
+use vmf_candle::train::backward;
 use vmf_candle::{
-    Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Pass, Posterior, Progress,
-    cross_entropy, seeded,
+    Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Posterior, Progress, cross_entropy,
+    seeded,
 };
 
 use crate::data::Dataset;
 use crate::data::batches::{Batch, Batches, Plan};
 use crate::evaluation::outputs;
 use crate::interrupt;
+use crate::methods::ivon::Ivon;
+use crate::methods::swa::Swa;
+use crate::methods::{self, Method};
 use crate::model::{Network, in_layer_order, is_finite, layer_order};
 use crate::ranks::agreed;
 use crate::run::{LayerSigma, Record};
@@ -90,10 +94,13 @@ pub struct Trainer {
     settings: Settings,
     set: Dataset,
     device: Device,
+    /// The variables of the network, and those that the method keeps beside them.
     vars: VarMap,
     posterior: Posterior,
     model: Network,
     adam: Adam,
+    ivon: Option<Ivon>,
+    swa: Option<Swa>,
     epoch: u32,
     step: u32,
     state: State,
@@ -129,7 +136,19 @@ impl Trainer {
             clip_norm: (settings.clip > 0.0).then_some(settings.clip),
             ..AdamConfig::default()
         };
-        let adam = Adam::for_model(&vars, &posterior, config)?;
+        let adam = match settings.method {
+            // It has no units, and its parameters are all of one kind.
+            Method::MeanField => {
+                let parameters = methods::parameters(&vars, true).into_iter();
+                Adam::new(parameters.map(|(_, var)| var).collect(), config)?
+            }
+            _ => Adam::for_model(&vars, &posterior, config)?,
+        };
+        let ivon = Ivon::new(&settings, set.train.len(), &vars)?;
+        let swa = Swa::new(&settings, &vars)?;
+        let vars = methods::copy_of(&vars);
+        ivon.iter().for_each(|ivon| ivon.keep_in(&vars));
+        swa.iter().for_each(|swa| swa.keep_in(&vars));
         let auto_beta = match settings.beta_at(0.0) {
             Some(_) => None,
             None => {
@@ -151,6 +170,8 @@ impl Trainer {
             posterior,
             model,
             adam,
+            ivon,
+            swa,
             epoch: 0,
             step: 0,
             state: State {
@@ -167,6 +188,13 @@ impl Trainer {
 
     /// The same training, shared with other ranks.
     pub fn across(self, ranks: Ranks) -> Result<Self> {
+        let method = self.settings.method;
+        ensure!(
+            ranks.is_alone() || !matches!(method, Method::Ivon | Method::MeanField),
+            "--method {} trains on one process, and not on {}",
+            method.name(),
+            ranks.size()
+        );
         let share = ranks.share(self.settings.batch).with_context(|| {
             format!("{} ranks cannot share batches of {}", ranks.size(), self.settings.batch)
         })?;
@@ -252,23 +280,17 @@ impl Trainer {
     fn try_step(&mut self, batch: Batch) -> Result<()> {
         let (count, ranks) = (batch.len(), self.share.ranks());
         let (images, labels) = batch.into_tensors(&self.device)?;
-        let pass = if self.settings.method.is_noisy() {
-            Pass::train(self.settings.seed, self.step)
-        } else {
-            Pass::train_noiseless()
+        if let Some(ivon) = &mut self.ivon {
+            ivon.draw(self.settings.seed, self.step, 0)?;
+        }
+        let (logits, nll, loss) = match self.loss(&images, &labels) {
+            Ok(found) => found,
+            Err(error) => return self.restored(error),
         };
-        let pass = pass.shared(&self.share);
-        let logits = self.model.forward(&images, &pass).with_context(|| {
-            let (step, epoch) = (self.step, self.epoch + 1);
-            format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
-        })?;
-        let nll = cross_entropy(&logits, &labels)?;
-        let elbo = Elbo::new(self.set.train.len()).beta(self.beta()).share(&self.share);
-        let loss = elbo.loss(&nll, &self.posterior)?;
         // All ranks learn the same, so that they fail or stop together.
         let mut sums = [
-            scalar(&loss.nll)? * count as f64,
-            scalar(&loss.total)?,
+            scalar(&nll)? * count as f64,
+            scalar(&loss)?,
             correct(&logits, &labels)? as f64,
             f64::from(u8::from(interrupt::asked())),
         ];
@@ -282,13 +304,14 @@ impl Trainer {
                 self.step,
                 self.epoch + 1
             );
-            return agreed(Err(error));
+            return self.restored(error).or_else(|error| agreed(Err(error)));
         }
         self.warn_of_divergence(nll / images_of_batch as f64);
-        self.adam.set_learning_rate(self.settings.lr_at(self.time()));
-        self.adam
-            .backward_step(&loss.total)
-            .with_context(|| format!("step {} (epoch {})", self.step, self.epoch + 1))?;
+        let taken = self.take_step(&loss);
+        if let Err(error) = taken {
+            let place = format!("step {} (epoch {})", self.step, self.epoch + 1);
+            return self.restored(error.context(place));
+        }
         self.find_beta((&images, &labels))?;
         self.step += 1;
         self.state.step_in_epoch += 1;
@@ -296,6 +319,47 @@ impl Trainer {
         self.state.sums.nll += nll;
         self.state.sums.correct += correct as u64;
         Ok(())
+    }
+
+    /// The logits of a batch, its mean negative log-likelihood, and the loss.
+    fn loss(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+        let pass = self.settings.method.pass(self.settings.seed, self.step).shared(&self.share);
+        let logits = self.model.forward(images, &pass).with_context(|| {
+            let (step, epoch) = (self.step, self.epoch + 1);
+            format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
+        })?;
+        let nll = cross_entropy(&logits, labels)?;
+        let (examples, beta) = (self.set.train.len(), self.beta());
+        let loss = match self.model.gaussians().kl()? {
+            Some(kl) => {
+                let kl = (kl * (beta / examples as f64))?;
+                (&nll + kl.to_dtype(nll.dtype())?)?
+            }
+            None => {
+                let elbo = Elbo::new(examples).beta(beta).share(&self.share);
+                elbo.loss(&nll, &self.posterior)?.total
+            }
+        };
+        Ok((logits, nll, loss))
+    }
+
+    fn take_step(&mut self, loss: &Tensor) -> Result<()> {
+        let lr = self.settings.lr_at(self.time());
+        match &mut self.ivon {
+            Some(ivon) => ivon.step(&backward(loss)?, lr, self.step + 1),
+            None => {
+                self.adam.set_learning_rate(lr);
+                Ok(self.adam.backward_step(loss)?)
+            }
+        }
+    }
+
+    /// Returns an error, after the weights are what they were before the step.
+    fn restored(&mut self, error: anyhow::Error) -> Result<()> {
+        if let Some(ivon) = &mut self.ivon {
+            ivon.restore()?;
+        }
+        Err(error)
     }
 
     /// Measures on held-out images whether the network is overconfident, and moves beta, if beta is
@@ -410,7 +474,14 @@ impl Trainer {
     pub fn finish_epoch(&mut self) -> Result<(Record, bool)> {
         self.ensure_finite()?;
         agreed(self.ensure_equal())?;
+        self.ivon.as_ref().map_or(Ok(()), Ivon::check)?;
         let (beta, lr) = (self.beta(), self.settings.lr_at(self.time()));
+        // The network that counts is the averaged one.
+        let weights = self.swa.as_ref().map(|swa| {
+            swa.update(self.epoch + 1)?;
+            swa.install(self.epoch + 1)
+        });
+        let weights = weights.transpose()?;
         let (model, posterior) = (&self.model, &self.posterior);
         let (settings, set, on) = (&self.settings, &self.set, (&self.device, self.share.ranks()));
         outputs::measure_statistics(model, posterior, set, settings, on)?;
@@ -426,6 +497,14 @@ impl Trainer {
             .iter()
             .filter(|_| is_noisy)
             .map(|layer| LayerSigma { layer: layer.name.clone(), sigma_eff: layer.sigma_eff() });
+        let kl = match self.model.gaussians().kl()? {
+            Some(kl) => Some(kl.to_scalar()?),
+            None => is_noisy.then(|| summary.kl()),
+        };
+        let sigma_eff: Vec<LayerSigma> = sigma_eff.collect();
+        if let (Some(swa), Some(weights)) = (&self.swa, &weights) {
+            swa.restore(weights)?;
+        }
         self.epoch += 1;
         let record = Record {
             epoch: self.epoch.into(),
@@ -435,10 +514,10 @@ impl Trainer {
             train,
             held_out,
             test,
-            kl: is_noisy.then(|| summary.kl()),
+            kl,
             beta,
             lr,
-            sigma_eff: sigma_eff.collect(),
+            sigma_eff,
             seconds: 0.0,
         };
         // Nothing is chosen by test scores.

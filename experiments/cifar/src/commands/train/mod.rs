@@ -125,6 +125,10 @@ impl Session {
             Some(config) => config.settings.clone(),
             None => preset.settings(),
         };
+        // Without a file that says otherwise, a method begins with its published settings.
+        if let (None, Some(method)) = (&stored, args.flags.method) {
+            method.recipe(&mut settings);
+        }
         args.flags.apply(&mut settings);
         settings.check()?;
 

@@ -123,7 +123,10 @@ pub(super) fn epoch(record: &Record, epochs: u32, images_per_second: f64, left: 
     );
     if let Some(kl) = record.kl {
         let sigmas: Vec<f64> = record.sigma_eff.iter().map(|s| s.sigma_eff).collect();
-        line += &format!("  kl {kl:.3e}  {}", sigma_range(&sigmas));
+        line += &format!("  kl {kl:.3e}");
+        if !sigmas.is_empty() {
+            line += &format!("  {}", sigma_range(&sigmas));
+        }
     }
     line += &format!("  {images_per_second:.0} images/s");
     if record.epoch < u64::from(epochs) {
