@@ -19,6 +19,7 @@ use crate::error::{Error, check_setting};
 use crate::finite::sum_of_squares;
 use crate::posterior::Posterior;
 use crate::ranks::Ranks;
+use crate::train::memory::keep_freed_memory;
 use crate::vars::{is_statistic, lock};
 use crate::warning::warn;
 use candle_core::backprop::GradStore;
@@ -198,6 +199,7 @@ impl Adam {
     }
 
     fn of(config: AdamConfig, parameters: Vec<Parameter>, posterior: Option<Posterior>) -> Self {
+        keep_freed_memory();
         Self { config, parameters, posterior, ranks: Ranks::alone(), has_stepped: false }
     }
 
