@@ -122,6 +122,10 @@ settings! {
     #[serde(default)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     fixed_sigma: bool,
+    /// Train on propagated means and variances, without drawing noise; some ten times slower
+    #[serde(default)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    propagate: bool,
     /// Number of training images that the statistics of normalization are measured on after each epoch
     statistics_images: usize,
     /// Seed of the initial weights, the noise, the order of images and the augmentation
@@ -214,6 +218,7 @@ impl Preset {
             weight_decay: published::weight_decay(),
             sigma_groups: published::sigma_groups(),
             fixed_sigma: false,
+            propagate: false,
             statistics_images: 4096,
             seed: 0,
         };
@@ -289,6 +294,11 @@ impl Settings {
         ensure!(
             !finds_beta || self.held_out > 0.0,
             "--beta auto needs images that are held out: give --held-out 0.05, or a number as --beta"
+        );
+        ensure!(
+            !self.propagate || self.method.is_noisy(),
+            "--propagate replaces the noise of --method vmf or none, and --method {} has other noise, or none",
+            self.method.name()
         );
         for (name, value) in [("--sigma", self.sigma), ("--hess-init", self.hess_init)] {
             ensure!(value > 0.0 && value.is_finite(), "{name} is {value}; it must be positive");
