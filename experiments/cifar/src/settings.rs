@@ -247,6 +247,13 @@ impl Preset {
 }
 
 impl Settings {
+    /// The settings that change nothing, beside these others.
+    pub fn unused(&self) -> impl Iterator<Item = &'static &'static str> {
+        // A beta that is found does not rise on a schedule.
+        let of_beta: &[&str] = if self.beta == Beta::Auto { &["warmup"] } else { &[] };
+        self.method.unused().iter().chain(of_beta)
+    }
+
     /// Refuses settings that a network cannot be trained with.
     pub fn check(&self) -> Result<()> {
         ensure!(
