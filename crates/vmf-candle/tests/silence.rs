@@ -4,20 +4,13 @@ mod common;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{Optimizer, VarMap};
-use common::{Model, heard, images, named, values};
+use common::{Model, heard, images, named, state, values};
 use vmf_candle::layers::ReluLayer;
 use vmf_candle::predict::reestimate_mean;
 use vmf_candle::prelude::*;
 
-fn adam(model: &Model) -> Result<Adam> {
-    let config = AdamConfig { lr: 1e-2, ..Default::default() };
-    Adam::for_model(&model.vars, &model.posterior, config)
-}
-
 fn step(model: &Model, adam: &mut Adam, xs: &Tensor, labels: &Tensor, step: u32) -> Result<()> {
-    let nll = cross_entropy(&model.forward(xs, &Pass::train(7, step))?, labels)?;
-    let loss = Elbo::new(160).beta(0.1).loss(&nll, &model.posterior)?;
-    adam.backward_step(&loss.total)
+    model.step(adam, (xs, labels), Pass::train(7, step))
 }
 
 /// Images with one value that is not a number, in example 5.
@@ -28,16 +21,11 @@ fn spoiled(value: f32) -> Result<(Tensor, Tensor)> {
     Ok((Tensor::from_vec(pixels, xs.shape(), &Device::Cpu)?, labels))
 }
 
-fn state(vars: &VarMap) -> Vec<(String, Vec<u64>)> {
-    let bits = |tensor: &Tensor| values(tensor).iter().map(|v| v.to_bits()).collect();
-    named(vars).into_iter().map(|(name, var)| (name, bits(&var))).collect()
-}
-
 #[test]
 fn a_batch_with_nan_changes_nothing_and_names_the_layer() -> Result<()> {
     for bad in [f32::NAN, f32::INFINITY] {
         let model = Model::new(1)?;
-        let mut adam = adam(&model)?;
+        let mut adam = model.adam()?;
         let (xs, labels) = images(16, 0)?;
         step(&model, &mut adam, &xs, &labels, 0)?;
         let before = state(&model.vars);
@@ -49,7 +37,7 @@ fn a_batch_with_nan_changes_nothing_and_names_the_layer() -> Result<()> {
 
         // Training goes on as if the batch had never been there.
         let unspoiled = Model::new(1)?;
-        let mut other = self::adam(&unspoiled)?;
+        let mut other = unspoiled.adam()?;
         step(&unspoiled, &mut other, &xs, &labels, 0)?;
         for (model, adam) in [(&model, &mut adam), (&unspoiled, &mut other)] {
             step(model, adam, &xs, &labels, 2)?;
@@ -72,12 +60,8 @@ fn a_pass_that_does_not_end_well_leaves_no_statistics_behind() -> Result<()> {
     let (xs, labels) = images(16, 0)?;
     let steps_of = |pass: fn(u32) -> Pass| -> Result<()> {
         let model = Model::new(1)?;
-        let mut adam = adam(&model)?;
-        let step = |adam: &mut Adam, number| -> Result<()> {
-            let nll = cross_entropy(&model.forward(&xs, &pass(number))?, &labels)?;
-            let loss = Elbo::new(160).beta(0.1).loss(&nll, &model.posterior)?;
-            adam.backward_step(&loss.total)
-        };
+        let mut adam = model.adam()?;
+        let step = |adam: &mut Adam, number| model.step(adam, (&xs, &labels), pass(number));
         step(&mut adam, 0)?;
         for name in ["features.4.weight", "classifier.weight"] {
             let good =
@@ -205,7 +189,7 @@ fn the_first_step_names_variables_without_a_gradient() -> Result<()> {
     let frozen = VmfConfig::default().frozen();
     let _: VmfLinear = vmf_linear(4, 4, frozen, &model.posterior, vb.pp("frozen"))?;
     let _: ReluLayer = relu_layer(4, vb.pp("relu"))?;
-    let mut adam = adam(&model)?;
+    let mut adam = model.adam()?;
     let (xs, labels) = images(16, 0)?;
     let said = heard(|| step(&model, &mut adam, &xs, &labels, 0));
     assert!(said.contains("received no gradient"), "{said}");
@@ -251,14 +235,14 @@ fn a_mean_pass_before_its_statistics_are_measured_is_reported_once() -> Result<(
     let model = Model::new(1)?;
     let (xs, labels) = images(16, 0)?;
     let mean = || predict(&model, &xs, Samples::mean()).map(|_| ());
-    step(&model, &mut adam(&model)?, &xs, &labels, 0)?;
+    step(&model, &mut model.adam()?, &xs, &labels, 0)?;
     let said = heard(mean);
     assert_eq!(said.matches("reestimate").count(), 1, "{said}");
     assert_eq!(heard(mean), "");
     // After more training again, after measuring not.
-    step(&model, &mut adam(&model)?, &xs, &labels, 1)?;
+    step(&model, &mut model.adam()?, &xs, &labels, 1)?;
     assert!(heard(mean).contains("reestimate"));
-    step(&model, &mut adam(&model)?, &xs, &labels, 2)?;
+    step(&model, &mut model.adam()?, &xs, &labels, 2)?;
     reestimate_mean(&model, [Ok(xs.clone())])?;
     assert_eq!(heard(mean), "");
     // Training without noise collects statistics without noise.

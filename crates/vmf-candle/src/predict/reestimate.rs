@@ -68,6 +68,8 @@ pub fn reestimate_across<M: Forward + ?Sized>(
     batches: impl IntoIterator<Item = Result<Tensor>>,
     ranks: Ranks,
 ) -> Result<Reestimated> {
+    // What training changed stays, whatever becomes of this.
+    posterior.last_pass().keep();
     let measured = measure(model, posterior, batches, ranks);
     if measured.is_err() {
         posterior.undo_statistics()?;
