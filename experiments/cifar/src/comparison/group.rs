@@ -89,12 +89,9 @@ impl Group {
     }
 }
 
-/// Groups runs that differ only in their seed. The groups are in the order of their first runs.
+/// Groups runs that differ only in their seed, and in settings that they do not use. The groups are in the order of their first runs.
 pub fn by_configuration(members: Vec<Member>) -> Vec<Group> {
-    let same = |a: &Settings, b: &Settings| {
-        let b = Settings { seed: a.seed, ..b.clone() };
-        *a == b
-    };
+    let same = |a: &Settings, b: &Settings| a.method == b.method && fields(a) == fields(b);
     let mut groups: Vec<Group> = Vec::new();
     for member in members {
         let settings = &member.config.settings;
