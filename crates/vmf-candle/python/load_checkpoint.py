@@ -1,5 +1,5 @@
 """Runs a vmf-candle checkpoint in plain PyTorch, at the mean directions: any network of convolutions, with gain and
-shift or without, in a chain or in residual blocks.
+shift or without, in a chain or in residual blocks, and vision transformers.
 
     python3 load_checkpoint.py model.safetensors inputs.safetensors > logits.json
 
@@ -8,9 +8,10 @@ shift or without, in a chain or in residual blocks.
 - `{"plan": [8, 0, 16]}` is a unit with 8 channels, a 2x2 pooling and a unit with 16 channels, with torchvision's names for
   VGG, followed by the mean over the image and the linear layer `classifier`.
 - `{"parts": [..], "classifier": "fc"}` lists the parts as `cifar export` writes them: `{"unit": {"layer": LAYER, "pool":
-  BOOL}}` or `{"residual": {"first": LAYER, "second": LAYER, "projection": LAYER or null}}`, where a LAYER is `{"name":
-  "layer1.0.conv1", "norm": "bn1", "stride": 1}`: its tensors are at `name`, those of its normalization at `norm` beside it, or without `norm`
-  at `NAME.norm`.
+  BOOL}}`, `{"residual": {"first": LAYER, "second": LAYER, "projection": LAYER or null}}`, `{"patches": {"layer": LAYER}}`
+  or `{"transformer": {"name": "blocks.0", "heads": 4}}`, where a LAYER is `{"name": "layer1.0.conv1", "norm": "bn1",
+  "stride": 1}`: its tensors are at `name`, those of its normalization at `norm` beside it, or without `norm` at
+  `NAME.norm`.
 """
 import json
 import sys
@@ -40,20 +41,50 @@ class Network:
         x = F.conv2d(x, weight, stride=layer.get("stride", 1), padding=weight.shape[-1] // 2)
         return F.batch_norm(x, mean, var, gain, shift, eps=1e-5)
 
+    def linear(self, name, x, rms):
+        """Product and gain, with RMS normalization between or without."""
+        u = F.linear(x, self.state[name + ".weight"])
+        u = u * (u.square().mean(-1, keepdim=True) + 1e-5).rsqrt() if rms else u
+        return u * self.state[name + ".norm.weight"]
+
+    def patches(self, name, x):
+        """Patches of 4x4 pixels as tokens, with their positions."""
+        tokens = F.unfold(x, 4, stride=4).transpose(1, 2)
+        return self.linear(name, tokens, rms=True) + self.state["positions"]
+
+    def transformer(self, name, heads, x):
+        """A block in the style of OLMo 2."""
+        query, key, value = (
+            self.linear(f"{name}.attention.{which}", x, rms).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for which, rms in (("query", True), ("key", True), ("value", False))
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        x = x + self.linear(f"{name}.attention.output", mixed, rms=True)
+        gate, up = (self.linear(f"{name}.mlp.{which}", x, rms=False) for which in ("gate", "up"))
+        return x + self.linear(f"{name}.mlp.down", F.silu(gate) * up, rms=True)
+
     def features(self, x):
         for part in self.parts:
             if "unit" in part:
                 x = F.relu(self.unit(part["unit"]["layer"], x))
                 x = F.max_pool2d(x, 2) if part["unit"]["pool"] else x
-            else:
+            elif "residual" in part:
                 block = part["residual"]
                 skip = self.unit(block["projection"], x) if block["projection"] else x
                 x = F.relu(self.unit(block["second"], F.relu(self.unit(block["first"], x))) + skip)
+            elif "patches" in part:
+                x = self.patches(part["patches"]["layer"]["name"], x)
+            elif "transformer" in part:
+                x = self.transformer(part["transformer"]["name"], part["transformer"]["heads"], x)
+            else:
+                sys.exit(f"this script does not know parts of the kind {list(part)}")
         return x
 
     def __call__(self, images):
         weight, bias = (self.state[f"{self.classifier}.{which}"] for which in ("weight", "bias"))
-        return F.linear(self.features(images).mean((2, 3)), weight, bias)
+        features = self.features(images)
+        # Over the positions of images (N, C, H, W), or over tokens (N, T, C).
+        return F.linear(features.mean((2, 3) if features.ndim == 4 else 1), weight, bias)
 
 
 def parts_of(plan):

@@ -75,6 +75,23 @@ fn an_exported_network_answers_as_its_run_does() {
     assert!(card.contains(&format!("model.temperature).softmax(1)  # {temperature:.4}")), "{card}");
 }
 
+#[test]
+fn residual_networks_and_transformers_open_in_python() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path();
+    let image = Tensor::randn(0f32, 1.0, (1, 3, 32, 32), &Device::Cpu).unwrap();
+    for (model, width) in [("resnet20", "0.25"), ("vit", "0.3")] {
+        let arguments =
+            ["train", "--data", "synthetic", "--train-images", "96", "--test-images", "40"];
+        let network = ["--model", model, "--width", width, "--batch", "32", "--epochs", "1"];
+        let rest = ["--statistics-images", "64", "--device", "cpu", "--out", model];
+        succeeds(folder, &[&arguments[..], &network, &rest].concat());
+        let exported = format!("{model}-exported");
+        succeeds(folder, &["export", model, &exported]);
+        python_agrees(&folder.join(exported), &image);
+    }
+}
+
 /// Where there is PyTorch (`VMF_PYTHON` names the interpreter), it must compute the same logits
 /// from the exported file.
 fn python_agrees(exported: &Path, image: &Tensor) {
