@@ -22,7 +22,6 @@
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use candle_nn::{Optimizer, VarMap};
-//! use vmf_candle::ops::max_pool2d;
 //! use vmf_candle::prelude::*;
 //! # fn main() -> candle_core::Result<()> {
 //! # let device = Device::Cpu;
@@ -34,10 +33,12 @@
 //! let (vars, posterior) = (VarMap::new(), Posterior::new());
 //! let vb = seeded(&vars, seed, DType::F32, &device);
 //! let unit = || VmfConfig::default().relu().padding(1);
+//! let features = ConvStack::new() // convolutions with normalization, noise and ReLU, and pooling
+//!     .unit(vmf_conv2d(3, 16, 3, unit(), &posterior, vb.pp("features.0"))?)
+//!     .max_pool(2)
+//!     .unit(vmf_conv2d(16, 16, 3, unit(), &posterior, vb.pp("features.1"))?);
 //! let model = Chain::new()
-//!     .add(vmf_conv2d(3, 16, 3, unit(), &posterior, vb.pp("features.0"))?)
-//!     .add_plain(|xs: &Tensor| max_pool2d(xs, 2, 2, 0))
-//!     .add(vmf_conv2d(16, 16, 3, unit(), &posterior, vb.pp("features.1"))?)
+//!     .add(features)
 //!     .add_plain(|xs: &Tensor| xs.mean((2, 3)))
 //!     .add_plain(candle_nn::linear(16, 10, vb.pp("head"))?);
 //!

@@ -159,11 +159,7 @@ impl Pass {
     /// are unchanged.
     pub fn shared(self, share: &Share) -> Self {
         let whole = share.ranks().is_alone();
-        let uses_batch = matches!(
-            self.statistics(),
-            StatisticsSource::Batch | StatisticsSource::Recorded { .. }
-        );
-        Self { share: (uses_batch && !whole).then_some(*share), ..self }
+        Self { share: (self.uses_batch() && !whole).then_some(*share), ..self }
     }
 
     /// The same pass for layers that must not add noise, with the same statistics: for a model
@@ -212,6 +208,16 @@ impl Pass {
     /// Whether this is a training step. A model's own layers can ask this, such as dropout.
     pub fn is_training(&self) -> bool {
         matches!(self.mode, Mode::Train { .. } | Mode::TrainNoiseless)
+    }
+
+    /// Whether normalizations change what they remember.
+    pub(crate) fn changes_statistics(&self) -> bool {
+        self.uses_batch() || self.measurement().is_some()
+    }
+
+    /// Whether normalizations use the statistics of the batch.
+    fn uses_batch(&self) -> bool {
+        matches!(self.statistics(), StatisticsSource::Batch | StatisticsSource::Recorded { .. })
     }
 
     /// Which statistics a normalization uses.

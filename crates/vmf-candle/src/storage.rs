@@ -24,6 +24,33 @@ pub(crate) fn cpu_slice<'a, T: WithDType>(
     }
 }
 
+/// A storage of the same type as `$storage`, of the elements that `$compute` returns for that type.
+macro_rules! same_storage {
+    ($storage:expr, $what:expr, $compute:expr) => {
+        match $storage {
+            candle_core::CpuStorage::F32(_) => candle_core::CpuStorage::F32($compute),
+            candle_core::CpuStorage::F64(_) => candle_core::CpuStorage::F64($compute),
+            candle_core::CpuStorage::BF16(_) => candle_core::CpuStorage::BF16($compute),
+            candle_core::CpuStorage::F16(_) => candle_core::CpuStorage::F16($compute),
+            _ => candle_core::bail!("{}: this dtype is not supported", $what),
+        }
+    };
+}
+
+/// Calls a method for the type of a dtype.
+macro_rules! for_dtype {
+    ($dtype:expr, $what:expr, $node:ident.$method:ident($($argument:expr),*)) => {
+        match $dtype {
+            candle_core::DType::F32 => $node.$method::<f32>($($argument),*),
+            candle_core::DType::F64 => $node.$method::<f64>($($argument),*),
+            candle_core::DType::BF16 => $node.$method::<half::bf16>($($argument),*),
+            candle_core::DType::F16 => $node.$method::<half::f16>($($argument),*),
+            _ => candle_core::bail!("{}: this dtype is not supported", $what),
+        }
+    };
+}
+pub(crate) use {for_dtype, same_storage};
+
 /// Uninitialized memory for a kernel to write its result to.
 ///
 /// `vec![0.0; len]` would clear the memory first, on one thread. In a training step of VGG16 that

@@ -5,11 +5,11 @@ mod common;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Optimizer, VarMap};
-use common::{Model, PLAN, images, named, small_vgg, values};
+use common::{Model, PLAN, images, named, small_vgg, state, values};
 use serde_json::json;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tempfile::tempdir;
 use vmf_candle::prelude::*;
 
 /// The system's allocator, which records the largest request. Reading a small file must not make a
@@ -41,38 +41,10 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// A directory for one test, which removes it at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("vmf-candle-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn adam(model: &Model) -> Result<Adam> {
-    let config = AdamConfig { lr: 1e-2, ..Default::default() };
-    Adam::for_model(&model.vars, &model.posterior, config)
-}
-
 fn train(model: &Model, adam: &mut Adam, steps: std::ops::Range<u32>) -> Result<()> {
     for step in steps {
         let (xs, labels) = images(16, 16 * step as usize)?;
-        let nll = cross_entropy(&model.forward(&xs, &Pass::train(7, step))?, &labels)?;
-        let loss = Elbo::new(160).beta(0.1).loss(&nll, &model.posterior)?;
-        adam.backward_step(&loss.total)?;
+        model.step(adam, (&xs, &labels), Pass::train(7, step))?;
     }
     Ok(())
 }
@@ -87,20 +59,12 @@ fn progress() -> Progress {
     }
 }
 
-/// Every variable, as bits.
-fn state(vars: &VarMap) -> Vec<(String, Vec<u64>)> {
-    named(vars)
-        .into_iter()
-        .map(|(name, var)| (name, values(&var).iter().map(|v| v.to_bits()).collect()))
-        .collect()
-}
-
 #[test]
 fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
-    let scratch = Scratch::new("resume");
-    let path = scratch.file("model.safetensors");
+    let scratch = tempdir()?;
+    let path = scratch.path().join("model.safetensors");
     let unbroken = Model::new(1)?;
-    let mut optimizer = adam(&unbroken)?;
+    let mut optimizer = unbroken.adam()?;
     train(&unbroken, &mut optimizer, 0..3)?;
     let checkpoint =
         Checkpoint::capture(&unbroken.vars, &unbroken.posterior, Some(&optimizer), progress())?;
@@ -108,7 +72,7 @@ fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
     train(&unbroken, &mut optimizer, 3..6)?;
 
     let resumed = Model::new(2)?;
-    let mut optimizer = adam(&resumed)?;
+    let mut optimizer = resumed.adam()?;
     assert_ne!(state(&resumed.vars), state(&unbroken.vars));
     let checkpoint = Checkpoint::open(&path)?;
     assert_eq!(checkpoint.progress(), &progress());
@@ -118,7 +82,7 @@ fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
 
     // Without the moments it would not.
     let forgetful = Model::new(2)?;
-    let mut optimizer = adam(&forgetful)?;
+    let mut optimizer = forgetful.adam()?;
     checkpoint.restore(&forgetful.vars, &forgetful.posterior, None)?;
     train(&forgetful, &mut optimizer, 3..6)?;
     assert_ne!(state(&forgetful.vars), state(&unbroken.vars));
@@ -127,10 +91,10 @@ fn a_resumed_run_continues_bit_for_bit() -> Result<()> {
 
 #[test]
 fn the_file_tells_the_posterior_and_serves_inference() -> Result<()> {
-    let scratch = Scratch::new("inference");
-    let path = scratch.file("model.safetensors");
+    let scratch = tempdir()?;
+    let path = scratch.path().join("model.safetensors");
     let model = Model::new(1)?;
-    train(&model, &mut adam(&model)?, 0..3)?;
+    train(&model, &mut model.adam()?, 0..3)?;
     Checkpoint::capture(&model.vars, &model.posterior, None, progress())?.save(&path)?;
     let checkpoint = Checkpoint::open(&path)?;
     assert_eq!(checkpoint.summary()?, model.posterior.summary()?);
@@ -147,9 +111,9 @@ fn the_file_tells_the_posterior_and_serves_inference() -> Result<()> {
     let bytes = std::fs::read(&path)?;
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(tensors.len(), named(&model.vars).len());
-    checkpoint.save(scratch.file("again"))?;
-    assert_eq!(bytes, std::fs::read(scratch.file("again"))?);
-    let left: Vec<_> = std::fs::read_dir(&scratch.0)?.collect();
+    checkpoint.save(scratch.path().join("again"))?;
+    assert_eq!(bytes, std::fs::read(scratch.path().join("again"))?);
+    let left: Vec<_> = std::fs::read_dir(scratch.path())?.collect();
     assert_eq!(left.len(), 2, "a temporary file was left: {left:?}");
     Ok(())
 }
@@ -178,11 +142,11 @@ fn files_of_version_1_open() -> Result<()> {
     assert!(adam.state()?.iter().all(|(_, moments)| moments.steps == 1));
 
     // Saved again, it is a file of the present version with the same contents.
-    let scratch = Scratch::new("version");
-    checkpoint.save(scratch.file("again"))?;
-    let again = Checkpoint::open(scratch.file("again"))?;
+    let scratch = tempdir()?;
+    checkpoint.save(scratch.path().join("again"))?;
+    let again = Checkpoint::open(scratch.path().join("again"))?;
     assert_eq!(again.progress(), &expected);
-    let text = String::from_utf8_lossy(&std::fs::read(scratch.file("again"))?).into_owned();
+    let text = String::from_utf8_lossy(&std::fs::read(scratch.path().join("again"))?).into_owned();
     assert!(text.contains(r#"\"version\":3"#) && text.contains(r#"\"state\""#), "{text}");
     Ok(())
 }
@@ -190,7 +154,7 @@ fn files_of_version_1_open() -> Result<()> {
 #[test]
 fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
     let model = Model::new(1)?;
-    let mut optimizer = adam(&model)?;
+    let mut optimizer = model.adam()?;
     train(&model, &mut optimizer, 0..1)?;
     let with_moments =
         Checkpoint::capture(&model.vars, &model.posterior, Some(&optimizer), progress())?;
@@ -218,7 +182,7 @@ fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
     let fresh = Model::new(2)?;
     let before = state(&fresh.vars);
     let error =
-        without.restore(&fresh.vars, &fresh.posterior, Some(&mut adam(&fresh)?)).unwrap_err();
+        without.restore(&fresh.vars, &fresh.posterior, Some(&mut fresh.adam()?)).unwrap_err();
     assert!(error.to_string().contains("no optimizer state"), "{error}");
     assert_eq!(state(&fresh.vars), before);
     Ok(())
@@ -226,17 +190,17 @@ fn what_does_not_fit_is_named_and_changes_nothing() -> Result<()> {
 
 #[test]
 fn a_failed_save_leaves_the_old_file() -> Result<()> {
-    let scratch = Scratch::new("atomic");
+    let scratch = tempdir()?;
     let model = Model::new(1)?;
     let checkpoint = Checkpoint::capture(&model.vars, &model.posterior, None, progress())?;
-    assert!(checkpoint.save(scratch.file("missing/model.safetensors")).is_err());
+    assert!(checkpoint.save(scratch.path().join("missing/model.safetensors")).is_err());
     // A directory in the place of the file: everything is written but the rename fails.
-    let taken = scratch.file("taken");
+    let taken = scratch.path().join("taken");
     std::fs::create_dir(&taken)?;
     std::fs::write(taken.join("kept"), "kept")?;
     assert!(checkpoint.save(&taken).is_err());
     assert_eq!(std::fs::read_to_string(taken.join("kept"))?, "kept");
-    assert_eq!(std::fs::read_dir(&scratch.0)?.count(), 1);
+    assert_eq!(std::fs::read_dir(scratch.path())?.count(), 1);
     Ok(())
 }
 
@@ -250,8 +214,8 @@ fn assemble(header: &str, data: &[u8]) -> Vec<u8> {
 
 #[test]
 fn hostile_files_are_errors() -> Result<()> {
-    let scratch = Scratch::new("hostile");
-    let path = scratch.file("hostile");
+    let scratch = tempdir()?;
+    let path = scratch.path().join("hostile");
     let document = r#"{\"format\":\"vmf-checkpoint\",\"version\":1,\"progress\":{},\"layers\":[],\"optimizer_steps\":null}"#;
     let metadata = format!(r#""__metadata__":{{"vmf":"{document}"}}"#);
     let tensor = |name: &str, shape: &str, start: u64, end: u64| {
@@ -344,8 +308,8 @@ fn hostile_files_are_errors() -> Result<()> {
         let expected = if expected == "empty" { "only 0 bytes" } else { expected };
         assert!(error.contains(expected), "expected {expected:?}: {error}");
     }
-    assert!(Checkpoint::open(scratch.file("absent")).is_err());
-    assert!(Checkpoint::open(&scratch.0).is_err());
+    assert!(Checkpoint::open(scratch.path().join("absent")).is_err());
+    assert!(Checkpoint::open(scratch.path()).is_err());
     Ok(())
 }
 
@@ -409,8 +373,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
 
 #[test]
 fn thousands_of_damaged_files_neither_panic_nor_allocate_what_they_claim() -> Result<()> {
-    let scratch = Scratch::new("mutants");
-    let path = scratch.file("mutant");
+    let scratch = tempdir()?;
+    let path = scratch.path().join("mutant");
     let (vars, posterior) = (VarMap::new(), Posterior::new());
     let vb = seeded(&vars, 5, DType::F32, &Device::Cpu);
     let network = small_vgg(&[2, 0], &posterior, vb)?;
@@ -464,8 +428,8 @@ fn thousands_of_damaged_files_neither_panic_nor_allocate_what_they_claim() -> Re
 
 #[test]
 fn tensors_of_every_dtype_survive() -> Result<()> {
-    let scratch = Scratch::new("dtypes");
-    let path = scratch.file("model");
+    let scratch = tempdir()?;
+    let path = scratch.path().join("model");
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
         let vars = VarMap::new();
         let vb = seeded(&vars, 5, dtype, &Device::Cpu);

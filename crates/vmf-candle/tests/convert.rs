@@ -143,6 +143,74 @@ fn a_residual_state_dict_keeps_its_logits_and_goes_on_training() -> Result<()> {
     Ok(())
 }
 
+/// The converted network and its plain twin are trained further for equally many steps on images of
+/// which a third has a wrong label. The variational one finds beta itself, on images that are held
+/// out, and predicts in one pass; the plain one has all of the images to train on.
+#[test]
+fn a_converted_network_beats_its_plain_twin_trained_equally_long() -> Result<()> {
+    const STEPS: u32 = 240;
+    const BATCH: usize = 40;
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/resnet18.safetensors");
+    let converted =
+        Convert::new().state_dict(&candle_core::safetensors::load(file, &Device::Cpu)?)?;
+    let build = || -> Result<(ResNet18, VarMap, Posterior)> {
+        let (vars, posterior) = (VarMap::new(), Posterior::new());
+        let network = ResNet18::new(2, &posterior, seeded(&vars, 0, DType::F32, &Device::Cpu))?;
+        converted.load_into(&vars)?;
+        Ok((network, vars, posterior))
+    };
+    let config = AdamConfig { lr: 1e-2, ..Default::default() };
+    let batch = |step: u32, of: usize| -> Result<(Tensor, Tensor)> {
+        let (xs, labels) = images(BATCH, step as usize % of * BATCH)?;
+        Ok((xs, wrong_in_part(&labels)?))
+    };
+    // 400 images to train on, of which the variational network has 320.
+    let test = images(1000, 5000)?;
+    let test = (test.0, wrong_in_part(&test.1)?);
+
+    let (twin, vars, posterior) = build()?;
+    let mut adam = Adam::for_model(&vars, &posterior, config.clone())?;
+    let elbo = Elbo::new(10 * BATCH).beta(0.0);
+    for step in 0..STEPS {
+        let (xs, labels) = batch(step, 10)?;
+        let nll = cross_entropy(&twin.forward(&xs, &Pass::train_noiseless())?, &labels)?;
+        adam.backward_step(&elbo.loss(&nll, &posterior)?.total)?;
+    }
+    let plain = Calibration::of(&predict(&twin, &test.0, Samples::mean())?.probs, &test.1)?;
+
+    let (network, vars, posterior) = build()?;
+    let mut adam = Adam::for_model(&vars, &posterior, config)?;
+    let mut beta = AutoBeta::new(&posterior, 8 * BATCH, STEPS)?;
+    let (held_out, held_out_labels) = images(2 * BATCH, 8 * BATCH)?;
+    let held_out_labels = wrong_in_part(&held_out_labels)?;
+    for step in 0..STEPS {
+        let (xs, labels) = batch(step, 8)?;
+        let nll = cross_entropy(&network.forward(&xs, &Pass::train(1, step))?, &labels)?;
+        let elbo = Elbo::new(8 * BATCH).beta(beta.value());
+        adam.backward_step(&elbo.loss(&nll, &posterior)?.total)?;
+        if beta.is_due(step) {
+            let held_out = (&held_out, &held_out_labels);
+            beta.update(step, &network, &posterior, (&xs, &labels), held_out)?;
+        }
+    }
+    reestimate(&network, &posterior, (0..8).map(|step| Ok(batch(step, 8)?.0)))?;
+    let one_pass = predict(&network, &test.0, Samples::expected(&posterior))?;
+    let one_pass = Calibration::of(&one_pass.probs, &test.1)?;
+    assert!(one_pass.nll < 0.8 * plain.nll, "{} against {}", one_pass.nll, plain.nll);
+    assert!(one_pass.accuracy > plain.accuracy - 0.02, "{} {}", one_pass.accuracy, plain.accuracy);
+    Ok(())
+}
+
+/// The labels of `images`, with another class in place of every third.
+fn wrong_in_part(labels: &Tensor) -> Result<Tensor> {
+    let labels = labels.to_vec1::<u32>()?.into_iter().enumerate();
+    let labels = labels.map(|(i, label)| match i % 3 {
+        0 => (label + 1 + (i as u32 / 3 * 7 + 3) % 9) % 10,
+        _ => label,
+    });
+    Tensor::new(labels.collect::<Vec<_>>(), &Device::Cpu)
+}
+
 /// A network of candle-nn's own layers, named as many of its users do.
 struct Plain {
     conv: Conv2d,

@@ -7,31 +7,26 @@ use candle_nn::{Optimizer, VarMap};
 use common::{heard, images, named, small_vgg};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 use vmf_candle::prelude::*;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// A file for one test, which removes it at its end.
-struct Scratch(PathBuf);
+/// A path for a file, in a folder that is removed in the end.
+struct Scratch(PathBuf, #[expect(dead_code, reason = "dropping it removes the folder")] TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
-        let name = format!("vmf-candle-damage-{}-{name}", std::process::id());
-        Self(std::env::temp_dir().join(name))
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self(folder.path().join("checkpoint"), folder)
     }
 
     /// Whether these bytes open as a checkpoint.
     fn opens(&self, bytes: &[u8]) -> bool {
         std::fs::write(&self.0, bytes).unwrap();
         Checkpoint::open(&self.0).is_ok()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -57,7 +52,7 @@ fn saved(scratch: &Scratch) -> Result<Vec<u8>> {
 /// any program can compare it.
 #[test]
 fn the_checksum_is_that_of_the_whole_file() -> Result<()> {
-    let scratch = Scratch::new("whole");
+    let scratch = Scratch::new();
     let mut bytes = saved(&scratch)?;
     let key = br#""sha256":""#;
     let start = bytes.windows(key.len()).position(|part| part == key).unwrap() + key.len();
@@ -73,7 +68,7 @@ fn the_checksum_is_that_of_the_whole_file() -> Result<()> {
 
 #[test]
 fn every_flipped_bit_is_noticed() -> Result<()> {
-    let scratch = Scratch::new("bits");
+    let scratch = Scratch::new();
     let sound = saved(&scratch)?;
     assert!(scratch.opens(&sound));
     // 61 has no factor in common with 8, so that each bit of a byte has its turn.
@@ -87,7 +82,7 @@ fn every_flipped_bit_is_noticed() -> Result<()> {
 
 #[test]
 fn zeroed_and_random_blocks_are_noticed() -> Result<()> {
-    let scratch = Scratch::new("blocks");
+    let scratch = Scratch::new();
     let sound = saved(&scratch)?;
     let mut state = 1u64;
     for size in [4, 64, 512] {
@@ -116,7 +111,7 @@ fn zeroed_and_random_blocks_are_noticed() -> Result<()> {
 
 #[test]
 fn the_error_says_that_the_file_is_damaged_and_the_check_can_be_skipped() -> Result<()> {
-    let scratch = Scratch::new("skipped");
+    let scratch = Scratch::new();
     let mut bytes = saved(&scratch)?;
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
@@ -144,7 +139,7 @@ fn files_without_a_checksum_open_with_a_warning() -> Result<()> {
         assert!(!checkpoint.is_verified());
         assert_eq!((checkpoint.progress().epoch, checkpoint.progress().step), (2, 17));
         // Saved again, it has one.
-        let scratch = Scratch::new(name);
+        let scratch = Scratch::new();
         checkpoint.save(&scratch.0)?;
         let said = heard(|| {
             assert!(Checkpoint::open(&scratch.0)?.is_verified());
@@ -157,7 +152,7 @@ fn files_without_a_checksum_open_with_a_warning() -> Result<()> {
 
 #[test]
 fn values_that_are_not_finite_are_not_saved() -> Result<()> {
-    let scratch = Scratch::new("save");
+    let scratch = Scratch::new();
     let sound = saved(&scratch)?;
     let (vars, posterior, mut adam) = trained()?;
     let save = |vars: &VarMap, adam: &Adam| -> String {
@@ -188,7 +183,7 @@ fn values_that_are_not_finite_are_not_saved() -> Result<()> {
 
 #[test]
 fn values_that_are_not_finite_do_not_load() -> Result<()> {
-    let scratch = Scratch::new("load");
+    let scratch = Scratch::new();
     // Without a checksum, so that the values alone are what is wrong.
     let sound = std::fs::read(golden("version_2.safetensors"))?;
     let tensors = safetensors::SafeTensors::deserialize(&sound).unwrap();

@@ -2,53 +2,18 @@
 
 mod common;
 
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::VarMap;
-use common::{images, largest_difference, named, numeric_gradient, values, wave, weighted_sum};
+use common::network::{Network, Plan, check_gradients, copy};
+use common::{images, largest_difference, named, values, wave, weighted_sum};
 use vmf_candle::prelude::*;
 
-/// Two units, a pooling inside the second, a residual block and a linear head.
-struct Network {
-    features: ConvStack,
-    block: VmfConv2d,
-    relu: vmf_candle::layers::ReluLayer,
-    head: candle_nn::Linear,
+fn plan(sigma: f64) -> Plan {
+    Plan { channels: 12, poolings: 1, affine: false, sigma }
 }
 
-impl Network {
-    fn new(sigma: f64, dtype: DType) -> Result<(Self, VarMap, Posterior)> {
-        let (vars, posterior) = (VarMap::new(), Posterior::new());
-        let vb = seeded(&vars, 3, dtype, &Device::Cpu);
-        let unit = || VmfConfig::default().relu().padding(1).sigma(sigma);
-        let features = ConvStack::new()
-            .unit(vmf_conv2d(3, 12, 3, unit(), &posterior, vb.pp("a"))?)
-            .unit(vmf_conv2d(12, 12, 3, unit(), &posterior, vb.pp("b"))?)
-            .max_pool(2);
-        let block = vmf_conv2d(12, 12, 3, unit(), &posterior, vb.pp("c"))?;
-        let relu = relu_layer(12, vb.pp("relu"))?;
-        let head = candle_nn::linear(12, 10, vb.pp("head"))?;
-        Ok((Self { features, block, relu, head }, vars, posterior))
-    }
-}
-
-impl Forward for Network {
-    fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let xs = self.features.forward(xs, pass)?;
-        let ys = self.block.forward_residual(&xs, &xs, pass)?;
-        // A sum that only the model's own code knows of.
-        let ys = self.relu.forward(&(ys - (xs * 0.5)?)?, pass)?;
-        self.head.forward(&ys.mean((2, 3))?)
-    }
-}
-
-/// A network with the running statistics that training would leave.
 fn trained(sigma: f64, dtype: DType) -> Result<(Network, VarMap, Posterior)> {
-    let (network, vars, posterior) = Network::new(sigma, dtype)?;
-    for step in 0..60 {
-        let xs = images(32, 32 * step)?.0.to_dtype(dtype)?;
-        network.forward(&xs, &Pass::train(1, step as u32))?;
-    }
-    Ok((network, vars, posterior))
+    Network::trained(plan(sigma), 60, dtype)
 }
 
 fn measure(network: &Network, posterior: &Posterior, dtype: DType) -> Result<f64> {
@@ -166,11 +131,8 @@ fn a_network_predicts_in_one_pass_what_noisy_passes_predict_on_average() -> Resu
 fn both_paths_agree() -> Result<()> {
     let (single, vars, posterior) = trained(0.7, DType::F32)?;
     measure(&single, &posterior, DType::F32)?;
-    let (double, copies, _) = Network::new(0.7, DType::F64)?;
-    for ((name, from), (other, to)) in named(&vars).into_iter().zip(named(&copies)) {
-        assert_eq!(name, other);
-        to.set(&from.to_dtype(DType::F64)?)?;
-    }
+    let (double, copies, _) = Network::new(plan(0.7), DType::F64)?;
+    copy(&vars, &copies)?;
     let (xs, _) = images(4, 77)?;
     let a = values(&single.forward(&xs, &Pass::expected())?);
     let b = values(&double.forward(&xs.to_dtype(DType::F64)?, &Pass::expected())?);
@@ -182,30 +144,9 @@ fn both_paths_agree() -> Result<()> {
 fn gradients_are_those_of_finite_differences() -> Result<()> {
     let (network, vars, posterior) = trained(0.7, DType::F64)?;
     measure(&network, &posterior, DType::F64)?;
-    let xs = images(2, 0)?.0.to_dtype(DType::F64)?;
-    let loss = || weighted_sum(&network.forward(&xs, &Pass::expected())?);
-    let gradients = loss()?.backward()?;
-
-    let (single, copies, _) = Network::new(0.7, DType::F32)?;
-    for ((_, from), (_, to)) in named(&vars).into_iter().zip(named(&copies)) {
-        to.set(&from.to_dtype(DType::F32)?)?;
-    }
-    let ys = single.forward(&xs.to_dtype(DType::F32)?, &Pass::expected())?;
-    let in_single = vmf_candle::train::backward(&weighted_sum(&ys)?)?;
-    let copies = named(&copies);
-
-    for (i, (name, var)) in named(&vars).into_iter().enumerate() {
-        // Statistics have no gradient; a large weight takes long, and a unit's are alike.
-        if !(name.ends_with("rho") || name == "a.weight") {
-            continue;
-        }
-        let found = values(gradients.get(&var).unwrap());
-        let numeric = numeric_gradient(&var, &loss)?;
-        let fused = values(in_single.get(&copies[i].1).unwrap());
-        assert!(largest_difference(&found, &numeric) < 1e-5, "{name}: {found:?} {numeric:?}");
-        assert!(largest_difference(&found, &fused) < 1e-3, "{name}: {found:?} {fused:?}");
-    }
-    Ok(())
+    check_gradients(plan(0.7), (&network, &vars), |network, xs| {
+        weighted_sum(&network.forward(xs, &Pass::expected())?)
+    })
 }
 
 #[test]
@@ -250,12 +191,11 @@ fn what_was_measured_is_in_the_checkpoint() -> Result<()> {
     measure(&network, &posterior, DType::F32)?;
     let before = values(&predict(&network, &xs, Samples::expected(&posterior))?.probs);
 
-    let path = std::env::temp_dir().join(format!("vmf-expected-{}", std::process::id()));
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("checkpoint");
     Checkpoint::capture(&vars, &posterior, None, Progress::default())?.save(&path)?;
-    let (network, vars, posterior) = Network::new(0.1, DType::F32)?;
-    let checkpoint = Checkpoint::open(&path);
-    std::fs::remove_file(&path)?;
-    checkpoint?.restore(&vars, &posterior, None)?;
+    let (network, vars, posterior) = Network::new(plan(0.1), DType::F32)?;
+    Checkpoint::open(&path)?.restore(&vars, &posterior, None)?;
     let after = values(&predict(&network, &xs, Samples::expected(&posterior))?.probs);
     assert_eq!(before, after);
     Ok(())

@@ -7,9 +7,10 @@
 
 mod common;
 
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::VarMap;
-use common::{images, largest_difference, named, numeric_gradient, values, wave, weighted_sum};
+use common::network::{Network, Plan, check_gradients, copy};
+use common::{images, largest_difference, named, values, wave, weighted_sum};
 use vmf_candle::prelude::*;
 
 const PASSES: u32 = 100_000;
@@ -238,64 +239,15 @@ fn three_units_are_off_by_what_independence_leaves_out() -> Result<()> {
     Ok(())
 }
 
-/// Convolutions with pooling, a residual block, a sum of the model's own and a linear head.
-struct Network {
-    features: ConvStack,
-    block: VmfConv2d,
-    relu: vmf_candle::layers::ReluLayer,
-    head: candle_nn::Linear,
-}
+const PLAN: Plan = Plan { channels: 8, poolings: 2, affine: true, sigma: 0.7 };
 
-impl Network {
-    fn new(dtype: DType) -> Result<(Self, VarMap, Posterior)> {
-        let (vars, posterior) = (VarMap::new(), Posterior::new());
-        let vb = seeded(&vars, 3, dtype, &Device::Cpu);
-        let unit = || VmfConfig::default().relu().padding(1).sigma(0.7);
-        let features = ConvStack::new()
-            .unit(vmf_conv2d(3, 8, 3, unit(), &posterior, vb.pp("a"))?)
-            .unit(vmf_conv2d(8, 8, 3, unit(), &posterior, vb.pp("b"))?)
-            .max_pool(2)
-            .max_pool(2);
-        let block = vmf_conv2d(8, 8, 3, unit().affine(), &posterior, vb.pp("c"))?;
-        let relu = relu_layer(8, vb.pp("relu"))?;
-        let head = candle_nn::linear(8, 10, vb.pp("head"))?;
-        let network = Self { features, block, relu, head };
-        for step in 0..40 {
-            let xs = images(32, 32 * step)?.0.to_dtype(dtype)?;
-            network.forward(&xs, &Pass::train(1, step as u32))?;
-        }
-        Ok((network, vars, posterior))
-    }
-}
-
-impl Forward for Network {
-    fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let xs = self.features.forward(xs, pass)?;
-        let ys = self.block.forward_residual(&xs, &xs, pass)?;
-        let ys = self.relu.forward(&(ys - (xs * 0.5)?)?, pass)?;
-        self.head.forward(&ys.mean((2, 3))?)
-    }
-
-    fn propagate(&self, xs: &Moments) -> Result<Moments> {
-        let xs = self.features.propagate(xs)?;
-        let ys = self.block.propagate_residual(&xs, &xs)?;
-        let ys = self.relu.propagate(&ys.add(&xs.affine(-0.5, 0.0)?)?)?;
-        ys.mean_over((2, 3))?.linear(&self.head)
-    }
-}
-
-/// Copies variables to a network in another dtype.
-fn copy(from: &VarMap, to: &VarMap) -> Result<()> {
-    for ((name, from), (other, to)) in named(from).into_iter().zip(named(to)) {
-        assert_eq!(name, other);
-        to.set(&from.to_dtype(to.dtype())?)?;
-    }
-    Ok(())
+fn trained(dtype: DType) -> Result<(Network, VarMap, Posterior)> {
+    Network::trained(PLAN, 40, dtype)
 }
 
 #[test]
 fn a_model_of_ones_own_predicts_in_the_full_grade() -> Result<()> {
-    let (network, _, posterior) = Network::new(DType::F32)?;
+    let (network, _, posterior) = trained(DType::F32)?;
     let batches = (0..8).map(|batch| Ok(images(32, 32 * batch)?.0));
     reestimate(&network, &posterior, batches)?;
     let (xs, _) = images(16, 5000)?;
@@ -322,8 +274,8 @@ fn a_model_of_ones_own_predicts_in_the_full_grade() -> Result<()> {
 /// The kernel in f32 and Candle's operations in f64 compute the same.
 #[test]
 fn both_paths_agree() -> Result<()> {
-    let (single, vars, _) = Network::new(DType::F32)?;
-    let (double, copies, _) = Network::new(DType::F64)?;
+    let (single, vars, _) = trained(DType::F32)?;
+    let (double, copies, _) = trained(DType::F64)?;
     copy(&vars, &copies)?;
     let (xs, _) = images(4, 77)?;
     let a = single.propagate(&Moments::certain(&xs))?;
@@ -338,30 +290,11 @@ fn both_paths_agree() -> Result<()> {
 
 #[test]
 fn gradients_are_those_of_finite_differences() -> Result<()> {
-    let (network, vars, _) = Network::new(DType::F64)?;
-    let xs = images(2, 0)?.0.to_dtype(DType::F64)?;
-    let loss_of = |network: &Network, xs: &Tensor| -> Result<Tensor> {
+    let (network, vars, _) = trained(DType::F64)?;
+    check_gradients(PLAN, (&network, &vars), |network, xs| {
         let ys = network.propagate(&Moments::certain(xs))?;
         weighted_sum(ys.mean())? + (weighted_sum(&ys.variance()?)? * 3.0)?
-    };
-    let loss = || loss_of(&network, &xs);
-    let gradients = loss()?.backward()?;
-    let (single, copies, _) = Network::new(DType::F32)?;
-    copy(&vars, &copies)?;
-    let in_single = loss_of(&single, &xs.to_dtype(DType::F32)?)?;
-    let in_single = vmf_candle::train::backward(&in_single)?;
-    let copies = named(&copies);
-    for (i, (name, var)) in named(&vars).into_iter().enumerate() {
-        if !(name.ends_with("rho") || name == "a.weight") {
-            continue;
-        }
-        let found = values(gradients.get(&var).unwrap());
-        let numeric = numeric_gradient(&var, &loss)?;
-        let fused = values(in_single.get(&copies[i].1).unwrap());
-        assert!(largest_difference(&found, &numeric) < 1e-5, "{name}: {found:?} {numeric:?}");
-        assert!(largest_difference(&found, &fused) < 1e-3, "{name}: {found:?} {fused:?}");
-    }
-    Ok(())
+    })
 }
 
 /// A model that says nothing of variances is refused by name, as is a plain closure in a chain.

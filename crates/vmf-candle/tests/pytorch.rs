@@ -63,14 +63,8 @@ fn linear_layer() -> Result<()> {
     vars.set_one("linear.weight", weight)?;
     let xs = Var::from_tensor(&wave(&[5, 7], 1.0, 0.0)?)?;
     let ys = layer.forward(&xs, &Pass::train(42, 3))?;
-    check(Case {
-        golden,
-        xs,
-        ys,
-        weight: layer.weight(),
-        sigma: layer.sigma(),
-        running: layer.norm().running(),
-    })
+    let (weight, sigma, running) = (layer.weight(), layer.sigma(), layer.norm().running());
+    check(Case { golden, xs, ys, weight, sigma, running })
 }
 
 #[test]
@@ -86,14 +80,8 @@ fn convolution_with_stride_groups_and_two_sigmas() -> Result<()> {
     vars.set_one("conv.rho", rho)?;
     let xs = Var::from_tensor(&wave(&[3, 4, 6, 5], 1.0, 0.0)?)?;
     let ys = layer.forward(&xs, &Pass::train((7 << 40) + 5, 9))?;
-    check(Case {
-        golden,
-        xs,
-        ys,
-        weight: layer.weight(),
-        sigma: layer.sigma(),
-        running: layer.norm().running(),
-    })
+    let (weight, sigma, running) = (layer.weight(), layer.sigma(), layer.norm().running());
+    check(Case { golden, xs, ys, weight, sigma, running })
 }
 
 /// The noise layer behind a normalization is the unit without its ReLU: on top of PyTorch's

@@ -4,20 +4,13 @@ mod common;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{Optimizer, VarMap};
-use common::{Model, heard, images, named, values};
+use common::{Model, heard, images, named, state, values};
 use vmf_candle::layers::ReluLayer;
 use vmf_candle::predict::reestimate_mean;
 use vmf_candle::prelude::*;
 
-fn adam(model: &Model) -> Result<Adam> {
-    let config = AdamConfig { lr: 1e-2, ..Default::default() };
-    Adam::for_model(&model.vars, &model.posterior, config)
-}
-
 fn step(model: &Model, adam: &mut Adam, xs: &Tensor, labels: &Tensor, step: u32) -> Result<()> {
-    let nll = cross_entropy(&model.forward(xs, &Pass::train(7, step))?, labels)?;
-    let loss = Elbo::new(160).beta(0.1).loss(&nll, &model.posterior)?;
-    adam.backward_step(&loss.total)
+    model.step(adam, (xs, labels), Pass::train(7, step))
 }
 
 /// Images with one value that is not a number, in example 5.
@@ -28,16 +21,11 @@ fn spoiled(value: f32) -> Result<(Tensor, Tensor)> {
     Ok((Tensor::from_vec(pixels, xs.shape(), &Device::Cpu)?, labels))
 }
 
-fn state(vars: &VarMap) -> Vec<(String, Vec<u64>)> {
-    let bits = |tensor: &Tensor| values(tensor).iter().map(|v| v.to_bits()).collect();
-    named(vars).into_iter().map(|(name, var)| (name, bits(&var))).collect()
-}
-
 #[test]
 fn a_batch_with_nan_changes_nothing_and_names_the_layer() -> Result<()> {
     for bad in [f32::NAN, f32::INFINITY] {
         let model = Model::new(1)?;
-        let mut adam = adam(&model)?;
+        let mut adam = model.adam()?;
         let (xs, labels) = images(16, 0)?;
         step(&model, &mut adam, &xs, &labels, 0)?;
         let before = state(&model.vars);
@@ -49,13 +37,88 @@ fn a_batch_with_nan_changes_nothing_and_names_the_layer() -> Result<()> {
 
         // Training goes on as if the batch had never been there.
         let unspoiled = Model::new(1)?;
-        let mut other = self::adam(&unspoiled)?;
+        let mut other = unspoiled.adam()?;
         step(&unspoiled, &mut other, &xs, &labels, 0)?;
         for (model, adam) in [(&model, &mut adam), (&unspoiled, &mut other)] {
             step(model, adam, &xs, &labels, 2)?;
         }
         assert_eq!(state(&model.vars), state(&unspoiled.vars));
     }
+    Ok(())
+}
+
+/// Sets all elements of a variable.
+fn set(model: &Model, name: &str, value: f32) -> Result<()> {
+    let (_, var) = named(&model.vars).into_iter().find(|(known, _)| known == name).unwrap();
+    var.set(&Tensor::full(value, var.shape(), &Device::Cpu)?)
+}
+
+/// The weight of a later layer overflows, that of the classifier behind all layers, and the
+/// gradients alone: statistics that were finite in earlier layers stay what they were.
+#[test]
+fn a_pass_that_does_not_end_well_leaves_no_statistics_behind() -> Result<()> {
+    let (xs, labels) = images(16, 0)?;
+    let steps_of = |pass: fn(u32) -> Pass| -> Result<()> {
+        let model = Model::new(1)?;
+        let mut adam = model.adam()?;
+        let step = |adam: &mut Adam, number| model.step(adam, (&xs, &labels), pass(number));
+        step(&mut adam, 0)?;
+        for name in ["features.4.weight", "classifier.weight"] {
+            let good =
+                Checkpoint::capture(&model.vars, &model.posterior, None, Default::default())?;
+            set(&model, name, f32::INFINITY)?;
+            let before = state(&model.vars);
+            let error = step(&mut adam, 1).unwrap_err().to_string();
+            assert_eq!(state(&model.vars), before, "{name}: {error}");
+            good.restore(&model.vars, &model.posterior, None)?;
+        }
+        // A loss without an optimizer of ours.
+        let before = state(&model.vars);
+        let nll = (cross_entropy(&model.forward(&xs, &pass(1))?, &labels)? * f64::NAN)?;
+        assert_ne!(state(&model.vars), before);
+        Elbo::new(160).loss(&nll, &model.posterior)?;
+        assert_eq!(state(&model.vars), before);
+        // The gradient alone: the loss is finite.
+        let loss = cross_entropy(&model.forward(&xs, &pass(1))?, &labels)?;
+        let mut gradients = loss.backward()?;
+        let weight = named(&model.vars).swap_remove(0).1;
+        gradients.insert(&weight, (weight.as_tensor() * f64::NAN)?);
+        assert!(adam.step(&gradients).is_err());
+        assert_eq!(state(&model.vars), before);
+        // A step that was taken is not undone, nor is a pass before the last.
+        step(&mut adam, 1)?;
+        let before = state(&model.vars);
+        model.posterior.undo_statistics()?;
+        assert_eq!(state(&model.vars), before);
+        model.forward(&xs, &pass(2))?;
+        let before = state(&model.vars);
+        model.forward(&(&xs * 1e30)?, &pass(3)).unwrap_err();
+        model.forward(&(&xs * 1e30)?, &pass(3)).unwrap_err();
+        assert_eq!(state(&model.vars), before);
+        // A failure in a pass that changes nothing is none of a training pass.
+        model.forward(&xs.narrow(1, 0, 2)?, &Pass::mean()).unwrap_err();
+        assert_eq!(state(&model.vars), before);
+        Ok(())
+    };
+    steps_of(|step| Pass::train(7, step))?;
+    steps_of(|_| Pass::train_noiseless())
+}
+
+#[test]
+fn a_measurement_that_fails_in_a_later_layer_is_undone() -> Result<()> {
+    let model = Model::new(1)?;
+    let (xs, _) = images(16, 0)?;
+    set(&model, "features.4.weight", f32::NAN)?;
+    let before = state(&model.vars);
+    let error = reestimate(&model, &model.posterior, [Ok(xs.clone())]).unwrap_err().to_string();
+    assert!(error.contains("\"features.4\""), "{error}");
+    assert_eq!(state(&model.vars), before);
+    // An error in the model's own code, between its layers.
+    let model = Model::new(1)?;
+    let before = state(&model.vars);
+    let failing = |xs: &Tensor, pass: &Pass| model.forward(xs, pass)?.reshape((1, 1, 1, 1));
+    assert!(reestimate(&failing, &model.posterior, [Ok(xs)]).is_err());
+    assert_eq!(state(&model.vars), before);
     Ok(())
 }
 
@@ -87,10 +150,7 @@ fn inputs_and_outputs_that_are_not_finite_are_errors() -> Result<()> {
     assert!(reestimate(&model, &model.posterior, [Ok(nan)]).is_err());
 
     // The largest finite scale in front of the last unit: what overflows is its output.
-    let set = |name: &str, value: f32| -> Result<()> {
-        let (_, var) = named(&model.vars).into_iter().find(|(known, _)| known == name).unwrap();
-        var.set(&(Tensor::ones(var.shape(), DType::F32, &Device::Cpu)? * f64::from(value))?)
-    };
+    let set = |name: &str, value: f32| set(&model, name, value);
     for set_of in ["running_mean", "noise_free_mean"] {
         set(&format!("features.5.{set_of}"), f32::INFINITY)?;
     }
@@ -129,7 +189,7 @@ fn the_first_step_names_variables_without_a_gradient() -> Result<()> {
     let frozen = VmfConfig::default().frozen();
     let _: VmfLinear = vmf_linear(4, 4, frozen, &model.posterior, vb.pp("frozen"))?;
     let _: ReluLayer = relu_layer(4, vb.pp("relu"))?;
-    let mut adam = adam(&model)?;
+    let mut adam = model.adam()?;
     let (xs, labels) = images(16, 0)?;
     let said = heard(|| step(&model, &mut adam, &xs, &labels, 0));
     assert!(said.contains("received no gradient"), "{said}");
@@ -175,14 +235,14 @@ fn a_mean_pass_before_its_statistics_are_measured_is_reported_once() -> Result<(
     let model = Model::new(1)?;
     let (xs, labels) = images(16, 0)?;
     let mean = || predict(&model, &xs, Samples::mean()).map(|_| ());
-    step(&model, &mut adam(&model)?, &xs, &labels, 0)?;
+    step(&model, &mut model.adam()?, &xs, &labels, 0)?;
     let said = heard(mean);
     assert_eq!(said.matches("reestimate").count(), 1, "{said}");
     assert_eq!(heard(mean), "");
     // After more training again, after measuring not.
-    step(&model, &mut adam(&model)?, &xs, &labels, 1)?;
+    step(&model, &mut model.adam()?, &xs, &labels, 1)?;
     assert!(heard(mean).contains("reestimate"));
-    step(&model, &mut adam(&model)?, &xs, &labels, 2)?;
+    step(&model, &mut model.adam()?, &xs, &labels, 2)?;
     reestimate_mean(&model, [Ok(xs.clone())])?;
     assert_eq!(heard(mean), "");
     // Training without noise collects statistics without noise.

@@ -30,6 +30,7 @@
 //! | [`conv`] | convolution and its gradients, directly and by Winograd's algorithm |
 //! | [`gemm`] | the matrix product they are made of |
 //! | [`pool`] | maximum and average pooling with their gradients |
+//! | [`cross_entropy`], [`mod@objective`] | the loss of a step with its gradient, and the KL that is added to it |
 //! | [`adam`] | Adam in one pass over memory, optionally on the sphere |
 //! | [`normal_cdf`] | the normal distribution function, for expected activations |
 //! | [`across`] | batches that several processes share |
@@ -92,10 +93,12 @@ pub mod adam;
 pub mod attention;
 pub mod bn_noise;
 pub mod conv;
+pub mod cross_entropy;
 pub mod expected;
 pub mod gemm;
 pub mod noise;
 pub mod normal_cdf;
+pub mod objective;
 pub mod pool;
 pub mod rotary;
 pub mod row_norm;

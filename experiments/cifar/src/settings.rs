@@ -128,6 +128,10 @@ settings! {
     #[serde(default)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     fixed_sigma: bool,
+    /// Train on propagated means and variances, without drawing noise; some ten times slower
+    #[serde(default)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    propagate: bool,
     /// Number of training images that the statistics of normalization are measured on after each epoch
     statistics_images: usize,
     /// Seed of the initial weights, the noise, the order of images and the augmentation
@@ -220,6 +224,7 @@ impl Preset {
             weight_decay: published::weight_decay(),
             sigma_groups: published::sigma_groups(),
             fixed_sigma: false,
+            propagate: false,
             statistics_images: 4096,
             seed: 0,
         };
@@ -248,6 +253,13 @@ impl Preset {
 }
 
 impl Settings {
+    /// The settings that change nothing, beside these others.
+    pub fn unused(&self) -> impl Iterator<Item = &'static &'static str> {
+        // A beta that is found does not rise on a schedule.
+        let of_beta: &[&str] = if self.beta == Beta::Auto { &["warmup"] } else { &[] };
+        self.method.unused().iter().chain(of_beta)
+    }
+
     /// Refuses settings that a network cannot be trained with.
     pub fn check(&self) -> Result<()> {
         ensure!(
@@ -295,6 +307,11 @@ impl Settings {
         ensure!(
             !finds_beta || self.held_out > 0.0,
             "--beta auto needs images that are held out: give --held-out 0.05, or a number as --beta"
+        );
+        ensure!(
+            !self.propagate || self.method.is_noisy(),
+            "--propagate replaces the noise of --method vmf or none, and --method {} has other noise, or none",
+            self.method.name()
         );
         for (name, value) in [("--sigma", self.sigma), ("--hess-init", self.hess_init)] {
             ensure!(value > 0.0 && value.is_finite(), "{name} is {value}; it must be positive");

@@ -110,7 +110,9 @@ fn every_method_resumes_bit_for_bit() -> Result<()> {
     // Averaging is an option of every method, and groups of sigma one of ours.
     let averaged = Settings { swa: 0.5, sigma_groups: 2, ..settings(Method::Vmf) };
     let set = data::load(&averaged.data_request(None))?;
-    resumed_equals_uninterrupted(&averaged, &set)
+    resumed_equals_uninterrupted(&averaged, &set)?;
+    let propagated = Settings { propagate: true, ..settings(Method::Vmf) };
+    resumed_equals_uninterrupted(&propagated, &set)
 }
 
 #[test]

@@ -105,10 +105,8 @@ pub fn exact(results: &Results) -> Figure {
         EXACT
             .iter()
             .map(|point| {
-                let values: Vec<f64> =
-                    results.exact(point).iter().map(|compared| value(point, compared)).collect();
-                let estimate = Estimate::of(&values);
-                (estimate.mean, 2.0 * estimate.error)
+                let compared = results.exact(point);
+                bar(compared.iter().map(|compared| value(point, compared)))
             })
             .unzip()
     };
@@ -211,12 +209,7 @@ pub fn nonlinear(results: &Results) -> Figure {
     let series = |variable: Variable, label: &str, pick: Pick| {
         let (xs, (ys, errors)): (Vec<f64>, (Vec<f64>, Vec<f64>)) = nonlinear::sweep(variable)
             .iter()
-            .map(|point| {
-                let students = results.nonlinear(point);
-                let values: Vec<f64> = students.iter().map(pick).collect();
-                let estimate = Estimate::of(&values);
-                (variable.of(point), (estimate.mean, 2.0 * estimate.error))
-            })
+            .map(|point| (variable.of(point), bar(results.nonlinear(point).iter().map(pick))))
             .unzip();
         Series::line_points(label, xs, ys).errors(errors)
     };
@@ -301,15 +294,16 @@ fn estimates(
     gain: Gain,
     value: fn(&Learned) -> f64,
 ) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
-    let (mut xs, mut ys, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-    for point in results.settings.sweep(variable) {
-        let students = results.linear(&point, gain);
-        let estimate = Estimate::of(&students.iter().map(value).collect::<Vec<_>>());
-        xs.push(variable.of(&point));
-        ys.push(estimate.mean);
-        errors.push(2.0 * estimate.error);
-    }
-    (xs, ys, errors)
+    let points = results.settings.sweep(variable);
+    let bars = points.iter().map(|point| bar(results.linear(point, gain).iter().map(value)));
+    let (ys, errors) = bars.unzip();
+    (points.iter().map(|point| variable.of(point)).collect(), ys, errors)
+}
+
+/// Mean and two standard errors.
+fn bar(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let estimate = Estimate::of(&values.collect::<Vec<_>>());
+    (estimate.mean, 2.0 * estimate.error)
 }
 
 fn closed_form_line(gain: Gain, xs: &[f64], ys: Vec<f64>) -> Series {

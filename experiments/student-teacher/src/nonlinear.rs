@@ -15,10 +15,7 @@ use rand::{Rng, distr::Distribution};
 use rand_distr::StandardNormal;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use vmf_candle::{
-    Checkpoint, Forward, Pass, Posterior, Progress, VmfConfig, VmfLinear, reestimate, seeded,
-    vmf_linear,
-};
+use vmf_candle::{Forward, Pass, Posterior, VmfConfig, VmfLinear, seeded, vmf_linear};
 
 use crate::diagnostics::mean_and_variance;
 use crate::problem::{Purpose, direction, dot, generator, normals};
@@ -135,27 +132,14 @@ pub fn teach(
     let data = Batches::new(&inputs, &targets, dim)?;
     let trainee = Trainee { model: &student, vars: &vars, posterior: &posterior };
     train(&trainee, &data, point.noise, settings, seed)?;
-    reestimate(&student, &posterior, data.inputs())?;
 
     let learned = Learned {
         sigmas: [student.hidden.sigma().values()?[0], student.output.sigma().values()?[0]],
         explained: explained(&student, &test_inputs, &teacher.answers(&test_inputs))?,
     };
     if let Some(path) = checkpoint {
-        let progress = Progress {
-            config: json!({
-                "experiment": "student-teacher",
-                "teacher": "nonlinear",
-                "point": point,
-                "beta": settings.beta,
-                "lr": settings.lr,
-            }),
-            step: settings.steps.into(),
-            seed,
-            state: serde_json::to_value(learned)?,
-            ..Progress::default()
-        };
-        Checkpoint::capture(&vars, &posterior, None, progress)?.save(path)?;
+        let config = json!({ "teacher": "nonlinear", "point": point });
+        trainee.save(path, config, settings, seed, learned)?;
     }
     Ok(learned)
 }

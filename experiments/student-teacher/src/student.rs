@@ -8,10 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{Init, VarMap};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use vmf_candle::{
-    Checkpoint, Forward, Pass, Posterior, Progress, VmfConfig, VmfLinear, reestimate, seeded,
-    vmf_linear,
-};
+use vmf_candle::{Forward, Pass, Posterior, VmfConfig, VmfLinear, seeded, vmf_linear};
 
 use crate::problem::{Problem, cosine};
 use crate::settings::{Gain, Settings};
@@ -70,24 +67,10 @@ impl Student {
         let trainee =
             Trainee { model: &student, vars: &student.vars, posterior: &student.posterior };
         train(&trainee, &data, point.noise, settings, seed)?;
-        reestimate(&student, &student.posterior, data.inputs())?;
         let learned = student.learned(problem)?;
         if let Some(path) = checkpoint {
-            let progress = Progress {
-                config: json!({
-                    "experiment": "student-teacher",
-                    "teacher": "linear",
-                    "point": point,
-                    "gain": gain,
-                    "beta": settings.beta,
-                    "lr": settings.lr,
-                }),
-                step: settings.steps.into(),
-                seed,
-                state: serde_json::to_value(learned)?,
-                ..Progress::default()
-            };
-            Checkpoint::capture(&student.vars, &student.posterior, None, progress)?.save(path)?;
+            let config = json!({ "teacher": "linear", "point": point, "gain": gain });
+            trainee.save(path, config, settings, seed, learned)?;
         }
         Ok(learned)
     }

@@ -1,9 +1,16 @@
 //! The training loop: mean NLL plus scaled KL, by Adam with a learning rate that falls to zero.
 
+use std::path::Path;
+
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
-use vmf_candle::{Adam, AdamConfig, Elbo, Forward, Pass, Posterior, Schedule, gaussian_nll};
+use serde::Serialize;
+use serde_json::Value;
+use vmf_candle::{
+    Adam, AdamConfig, Checkpoint, Elbo, Forward, Pass, Posterior, Progress, Schedule, gaussian_nll,
+    reestimate,
+};
 
 use crate::settings::Settings;
 
@@ -51,15 +58,30 @@ impl Batches {
             .collect::<Result<_>>()?;
         Ok(Self { batches, len })
     }
+}
 
-    /// The inputs, batch by batch.
-    pub fn inputs(&self) -> impl Iterator<Item = candle_core::Result<Tensor>> + '_ {
-        self.batches.iter().map(|(xs, _)| Ok(xs.clone()))
+impl<M: Forward> Trainee<'_, M> {
+    /// Writes a checkpoint with what the model has learned. `config` says what it was trained on.
+    pub fn save(
+        &self,
+        path: &Path,
+        mut config: Value,
+        settings: &Settings,
+        seed: u64,
+        learned: impl Serialize,
+    ) -> Result<()> {
+        config["experiment"] = "student-teacher".into();
+        config["beta"] = settings.beta.into();
+        config["lr"] = settings.lr.into();
+        let state = serde_json::to_value(learned)?;
+        let step = settings.steps.into();
+        let progress = Progress { config, step, seed, state, ..Progress::default() };
+        Ok(Checkpoint::capture(self.vars, self.posterior, None, progress)?.save(path)?)
     }
 }
 
 /// Trains to the stationary point of `NLL + beta / N * KL`, where `noise` is the known standard
-/// deviation of the observations.
+/// deviation of the observations, and measures what prediction needs.
 pub fn train<M: Forward>(
     trainee: &Trainee<M>,
     data: &Batches,
@@ -82,5 +104,7 @@ pub fn train<M: Forward>(
         let loss = objective.loss(&nll, trainee.posterior)?;
         adam.backward_step(&loss.total)?;
     }
+    let inputs = data.batches.iter().map(|(xs, _)| Ok(xs.clone()));
+    reestimate(trainee.model, trainee.posterior, inputs)?;
     Ok(())
 }

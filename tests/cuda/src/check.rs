@@ -189,6 +189,7 @@ pub fn case(
 pub fn all(machine: &mut impl Machine) -> Result<(), String> {
     crate::noise::check(machine)?;
     crate::expected::check(machine, Storage::F32)?;
+    crate::training::check(machine, Storage::F32)?;
     self::case(machine, &far_from_zero(64), Storage::F32, &[0])?;
     cases().iter().try_for_each(|case| self::case(machine, case, Storage::F32, &[0, 1]))
 }

@@ -8,3 +8,4 @@ pub mod machine;
 pub mod mutant;
 pub mod noise;
 pub mod ptx;
+pub mod training;

@@ -19,12 +19,7 @@ impl<'a> PtxMachine<'a> {
 }
 
 fn bytes(argument: &Argument) -> &[u8] {
-    let size = match argument {
-        Argument::Pointer(pointer) => size_of_val(pointer),
-        Argument::Problem(problem) => size_of_val(problem),
-        Argument::Tiling(tiling) => size_of_val(tiling),
-        Argument::Windows(windows) => size_of_val(windows),
-    };
+    let size = argument.size();
     // SAFETY: the argument's value, of which no part is uninitialized but the padding at the end,
     // which no kernel reads.
     unsafe { std::slice::from_raw_parts(argument.as_ptr().cast(), size) }

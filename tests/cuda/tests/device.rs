@@ -13,6 +13,7 @@ use cuda_check::expected;
 use cudarc::driver::{CudaContext, CudaStream, CudaView};
 use half::{bf16, f16};
 use vmf_kernels::bn_noise::cuda::{self, CudaElement, Error, NoiseTerm};
+use vmf_kernels::bn_noise::launches::ScaleKind;
 use vmf_kernels::bn_noise::{Config, Statistics};
 use vmf_kernels::expected::cuda::{Channels, forward as forward_expected};
 
@@ -71,7 +72,7 @@ fn run<T: Stored>(stream: &Arc<CudaStream>, case: &Case) -> Result<Outcome, Erro
     };
     let view: Option<CudaView<f32>> = sigma.as_ref().map(|sigma| sigma.as_view());
     let noise = case.noise().zip(view.as_ref());
-    let noise = noise.map(|(noise, sigma)| NoiseTerm { noise, sigma });
+    let noise = noise.map(|(noise, sigma)| NoiseTerm { noise, sigma, kind: ScaleKind::Sigma });
     let statistics: Statistics;
     let dsigma = {
         let (mut y, mut du) = (y.slice_mut(front..), du.slice_mut(front..));
@@ -208,7 +209,8 @@ fn arguments_that_do_not_fit_are_errors() {
     let mut y = u.try_clone().unwrap();
     let sigma = stream.clone_htod(&[0.1f32; 4]).unwrap();
     let sigma = &sigma.as_view();
-    let noise = Case::new(4, 6, 16).noise().map(|noise| NoiseTerm { noise, sigma });
+    let noise =
+        Case::new(4, 6, 16).noise().map(|noise| NoiseTerm { noise, sigma, kind: ScaleKind::Sigma });
     let error = cuda::forward_train(&stream, &config, noise, &u, &mut y).unwrap_err();
     assert!(error.to_string().contains("4 noise scales for 6 channels"), "{error}");
 }
@@ -296,7 +298,7 @@ fn throughput<T: Stored>(stream: &Arc<CudaStream>, case: &Case) {
     let (mut y, mut du) = (u.try_clone().unwrap(), u.try_clone().unwrap());
     let sigma = stream.clone_htod(&[0.3f32]).unwrap();
     let sigma = &sigma.as_view();
-    let noise = case.noise().map(|noise| NoiseTerm { noise, sigma });
+    let noise = case.noise().map(|noise| NoiseTerm { noise, sigma, kind: ScaleKind::Sigma });
     let copy = 2.0 * bytes / seconds(stream, || stream.memcpy_dtod(&u, &mut y).unwrap());
     let forward = 3.0 * bytes
         / seconds(stream, || {

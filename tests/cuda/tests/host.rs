@@ -10,7 +10,7 @@ use cuda_check::expected;
 use cuda_check::host::{HostMachine, HostProgram};
 use cuda_check::machine::{Machine, Program};
 use cuda_check::mutant::expect_all_caught;
-use cuda_check::noise;
+use cuda_check::{noise, training};
 use vmf_kernels::bn_noise::launches::{Argument, BLOCK, Launch, Storage};
 
 fn compiled(storage: Storage) -> HostProgram {
@@ -36,6 +36,7 @@ fn check_storage(program: &HostProgram, storage: Storage) {
         check::case(machine, &case, storage, &[0, 1]).unwrap();
     }
     expected::check(machine, storage).unwrap();
+    training::check(machine, storage).unwrap();
 }
 
 #[test]

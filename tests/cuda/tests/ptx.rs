@@ -5,8 +5,8 @@ use cuda_check::check;
 use cuda_check::expected;
 use cuda_check::machine::Program;
 use cuda_check::mutant::expect_all_caught;
-use cuda_check::noise;
 use cuda_check::ptx::PtxMachine;
+use cuda_check::{noise, training};
 use ptx_machine::Module;
 use vmf_kernels::bn_noise::cuda::compile_source;
 use vmf_kernels::bn_noise::launches::Storage;
@@ -26,6 +26,7 @@ fn check_storage(storage: Storage) {
             check::case(machine, &case, storage, &[0, 1]).unwrap();
         }
         expected::check(machine, storage).unwrap();
+        training::check(machine, storage).unwrap();
     }
 }
 

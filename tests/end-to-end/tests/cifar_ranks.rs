@@ -160,8 +160,10 @@ fn a_signal_to_any_rank_saves_and_others_continue_on_other_numbers_of_ranks() {
 
     let output = train(temp.path(), &["--resume", "broken"]).output().unwrap();
     assert!(output.status.success(), "{}", both(&output));
-    // 80 steps are long enough to amplify rounding: between AVX-512 and portable kernels on one rank
-    // it grows to 1e-4 in the loss, and here to 2e-3.
+    // In double precision the same change of ranks leaves 1e-15 (vmf-candle's tests/ranks.rs). In
+    // single precision 80 steps of this network amplify rounding, because its last normalizations
+    // see 32 values a channel: between AVX-512 and portable kernels on one rank it grows to 1e-4 in
+    // the loss, and here to 2e-3.
     let (losses, weights) = difference(&temp.path().join("unbroken"), &temp.path().join("broken"));
     assert!(losses < 2e-2 && weights < 0.2, "losses {losses:e}, weights {weights:e}");
 }

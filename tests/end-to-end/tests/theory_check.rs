@@ -64,35 +64,34 @@ fn the_same_seed_gives_the_same_numbers() {
     assert_ne!(data("7", "one"), data("8", "three"));
 }
 
-#[test]
-fn draws_are_compared_with_noise_on_generated_pictures() {
+/// Runs a comparison, which must pass, say these words and leave a figure, a report and this many
+/// rows of numbers.
+fn compares(arguments: &[&str], words: &[&str], rows: usize) {
     let folder = tempfile::tempdir().unwrap();
-    let output = run(&["draws", "--draws", "200"], "", folder.path());
+    let output = run(arguments, "", folder.path());
     let printed = text(&output.stdout);
     assert!(output.status.success(), "{printed}{}", text(&output.stderr));
-    assert!(printed.contains("all 14 checks pass"), "{printed}");
-    assert!(printed.contains("generated pictures"), "{printed}");
-    let out = folder.path().join("runs/theory-check-draws");
-    for name in ["draws.svg", "draws.png", "report.html"] {
-        assert!(out.join(name).exists(), "{name}");
+    for word in words {
+        assert!(printed.contains(word), "{word}: {printed}");
     }
-    let csv = std::fs::read_to_string(out.join("draws.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 1 + 150 + 150 + 40);
+    let name = arguments[0];
+    let out = folder.path().join(format!("runs/theory-check-{name}"));
+    for file in [&format!("{name}.svg"), &format!("{name}.png"), "report.html"] {
+        assert!(out.join(file).exists(), "{file}");
+    }
+    let csv = std::fs::read_to_string(out.join(format!("{name}.csv"))).unwrap();
+    assert_eq!(csv.lines().count(), 1 + rows);
+}
+
+#[test]
+fn draws_are_compared_with_noise_on_generated_pictures() {
+    let words = ["all 14 checks pass", "generated pictures"];
+    compares(&["draws", "--draws", "200"], &words, 150 + 150 + 40);
 }
 
 #[test]
 fn one_deterministic_pass_is_compared_with_many_noisy_ones() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = run(&["expected", "--passes", "2000"], "", folder.path());
-    let printed = text(&output.stdout);
-    assert!(output.status.success(), "{printed}{}", text(&output.stderr));
-    assert!(printed.contains("all 10 checks pass"), "{printed}");
-    let out = folder.path().join("runs/theory-check-expected");
-    for name in ["expected.svg", "expected.png", "report.html"] {
-        assert!(out.join(name).exists(), "{name}");
-    }
-    let csv = std::fs::read_to_string(out.join("expected.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 1 + 2 * 8);
+    compares(&["expected", "--passes", "2000"], &["all 10 checks pass"], 2 * 8);
 }
 
 #[test]

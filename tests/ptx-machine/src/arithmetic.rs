@@ -8,6 +8,8 @@ use crate::types::{Kind, Type, sign_extend, truncate};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Add,
+    /// Rounded towards zero.
+    AddToZero,
     Sub,
     /// The low half of a product of integers, or a product of floats.
     Mul,
@@ -34,6 +36,8 @@ pub(crate) enum Operation {
     Sqrt,
     ReciprocalSqrt,
     Reciprocal,
+    /// The upper half of the reciprocal of a double; subnormal arguments and results count as zero.
+    ReciprocalStart,
     Exp2,
     /// Subnormal arguments and results count as zero.
     Exp2Flushed,
@@ -129,6 +133,7 @@ fn compute_single(operation: Operation, a: f32, b: f32, c: f32) -> Option<f32> {
     let wide = f64::from(a);
     Some(match operation {
         Operation::Add => a + b,
+        Operation::AddToZero => add_to_zero(a, b),
         Operation::Sub => a - b,
         Operation::Mul => a * b,
         Operation::Fma => a.mul_add(b, c),
@@ -146,6 +151,14 @@ fn compute_single(operation: Operation, a: f32, b: f32, c: f32) -> Option<f32> {
         Operation::Log2 => wide.log2() as f32,
         _ => return None,
     })
+}
+
+/// `a + b`, rounded towards zero.
+fn add_to_zero(a: f32, b: f32) -> f32 {
+    match a + b {
+        sum if sum > 0.0 => fma_down(a, 1.0, b),
+        _ => -fma_down(-a, 1.0, -b),
+    }
 }
 
 /// `a b + c`, rounded towards minus infinity.
@@ -173,7 +186,14 @@ fn compute_double(operation: Operation, a: f64, b: f64, c: f64) -> Option<f64> {
         Operation::Div => a / b,
         Operation::Neg => -a,
         Operation::Abs => a.abs(),
+        Operation::Min => a.min(b),
+        Operation::Max => a.max(b),
         Operation::Sqrt => a.sqrt(),
+        Operation::Reciprocal => 1.0 / a,
+        Operation::ReciprocalStart => {
+            let flushed = |value: f64| if value.is_subnormal() { 0.0 * value } else { value };
+            f64::from_bits(flushed(1.0 / flushed(a)).to_bits() & !0xffff_ffff)
+        }
         _ => return None,
     })
 }

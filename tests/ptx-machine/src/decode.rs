@@ -238,26 +238,14 @@ impl Names {
                 to: self.operands(operands[0])?,
                 from: self.operands(operands[1])?,
             },
+            // Without a space the address is generic. Kernels here have generic addresses of global
+            // memory alone; shared memory is far below and would be an error.
+            ("ld", [] | ["v2" | "v4"]) => self.load("global", last, operands)?,
             ("ld", [space] | [space, "nc" | "v2" | "v4"] | [space, "nc", "v2" | "v4"]) => {
-                let (base, offset) = self.address(operands[1])?;
-                Action::Load {
-                    space: self.space(space)?,
-                    kind: last,
-                    to: self.operands(operands[0])?,
-                    base,
-                    offset,
-                }
+                self.load(space, last, operands)?
             }
-            ("st", [space] | [space, "v2" | "v4"]) => {
-                let (base, offset) = self.address(operands[0])?;
-                Action::Store {
-                    space: self.space(space)?,
-                    kind: last,
-                    from: self.operands(operands[1])?,
-                    base,
-                    offset,
-                }
-            }
+            ("st", [] | ["v2" | "v4"]) => self.store("global", last, operands)?,
+            ("st", [space] | [space, "v2" | "v4"]) => self.store(space, last, operands)?,
             ("setp", [comparison, logic @ ..]) => Action::Compare {
                 comparison: Comparison::parse(comparison).ok_or("unknown comparison")?,
                 kind: last,
@@ -331,6 +319,19 @@ impl Names {
         Ok(action)
     }
 
+    fn load(&self, space: &str, kind: Type, operands: &[&str]) -> Result<Action, String> {
+        let [to, from] = operands else { return Err("a load has two operands".into()) };
+        let (base, offset) = self.address(from)?;
+        Ok(Action::Load { space: self.space(space)?, kind, to: self.operands(to)?, base, offset })
+    }
+
+    fn store(&self, space: &str, kind: Type, operands: &[&str]) -> Result<Action, String> {
+        let [to, from] = operands else { return Err("a store has two operands".into()) };
+        let (base, offset) = self.address(to)?;
+        let from = self.operands(from)?;
+        Ok(Action::Store { space: self.space(space)?, kind, from, base, offset })
+    }
+
     fn space(&self, name: &str) -> Result<Space, String> {
         match name {
             "param" => Ok(Space::Parameter),
@@ -348,6 +349,7 @@ fn operation(name: &str, modifiers: &[&str], kind: Type) -> Result<Operation, St
     Ok(match (name, modifiers) {
         ("add", []) => Operation::Add,
         ("add", ["rn"]) if float => Operation::Add,
+        ("add", ["rz"]) if float => Operation::AddToZero,
         ("sub", []) => Operation::Sub,
         ("sub", ["rn"]) if float => Operation::Sub,
         ("mul", [] | ["rn"]) if float => Operation::Mul,
@@ -374,6 +376,7 @@ fn operation(name: &str, modifiers: &[&str], kind: Type) -> Result<Operation, St
         ("sqrt", ["rn" | "approx"]) if float => Operation::Sqrt,
         ("rsqrt", ["approx"]) if float => Operation::ReciprocalSqrt,
         ("rcp", ["rn" | "approx"]) if float => Operation::Reciprocal,
+        ("rcp", ["approx", "ftz"]) if float && kind.bits == 64 => Operation::ReciprocalStart,
         ("ex2", ["approx"]) if float => Operation::Exp2,
         ("ex2", ["approx", "ftz"]) if float => Operation::Exp2Flushed,
         ("lg2", ["approx"]) if float => Operation::Log2,

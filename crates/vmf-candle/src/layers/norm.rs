@@ -14,9 +14,9 @@
 use super::config::Norm;
 use crate::dtype::stable_dtype;
 use crate::error::check_setting;
-use crate::finite::is_finite;
 use crate::ops::Statistics;
 use crate::pass::StatisticsSource;
+use crate::posterior::LastPass;
 use candle_core::{Result, Tensor, Var};
 use candle_nn::{Init, VarBuilder};
 
@@ -62,37 +62,43 @@ impl Running {
         Statistics { mean: mean.as_detached_tensor(), var: var.as_detached_tensor() }
     }
 
-    /// `running <- (1 - weight) running + weight batch`, with the unbiased variance of `count`
-    /// values per channel, as PyTorch does.
-    fn update(&self, batch: &Statistics, count: usize, weight: f64) -> Result<()> {
-        let count = count as f64;
-        mix(&self.mean, &batch.mean, 1.0, weight)?;
-        mix(&self.var, &batch.var, count / (count - 1.0), weight)
-    }
-
-    /// The statistics of a batch, with these in the channels where they are not finite.
-    fn where_not_finite(&self, batch: &Statistics) -> Result<Statistics> {
-        // 0 x is 0 for every number, and NaN for what is none.
-        let zero = ((&batch.mean * 0.0)? + (&batch.var * 0.0)?)?;
-        let is_finite = zero.eq(0.0)?;
-        let choose = |new: &Tensor, old: &Var| {
-            is_finite.where_cond(new, &old.as_detached_tensor().to_dtype(new.dtype())?)
-        };
-        Ok(Statistics {
-            mean: choose(&batch.mean, &self.mean)?,
-            var: choose(&batch.var, &self.var)?,
-        })
+    /// `running <- (1 - weight) running + weight batch`, with the unbiased variance of the batch, as
+    /// PyTorch does.
+    fn update(&self, batch: &Batch, weight: f64, last_pass: &LastPass) -> Result<()> {
+        let Batch { statistics, count, are_finite } = batch;
+        let unbiased = *count as f64 / (*count as f64 - 1.0);
+        for (running, new, scale) in
+            [(&self.mean, &statistics.mean, 1.0), (&self.var, &statistics.var, unbiased)]
+        {
+            let mut value = mixed(running, new, scale, weight)?;
+            if let Some(are_finite) = are_finite {
+                let condition = are_finite.broadcast_as(value.shape())?.contiguous()?;
+                value = condition.where_cond(&value, &running.as_detached_tensor())?;
+            }
+            last_pass.set(running, &value)?;
+        }
+        Ok(())
     }
 }
 
-/// `running <- (1 - weight) running + weight scale new`. With weight 1 nothing of the old value is
-/// left, not even a NaN.
-pub(super) fn mix(running: &Var, new: &Tensor, scale: f64, weight: f64) -> Result<()> {
+/// What a pass has measured about a batch.
+pub(super) struct Batch {
+    pub(super) statistics: Statistics,
+    /// How many values there are per channel.
+    pub(super) count: usize,
+    /// A scalar that is 1 if the statistics are finite, unless it is known that they are. Otherwise
+    /// the running statistics stay.
+    pub(super) are_finite: Option<Tensor>,
+}
+
+/// `(1 - weight) running + weight scale new`. With weight 1 nothing of the old value is left, not
+/// even a NaN.
+pub(super) fn mixed(running: &Var, new: &Tensor, scale: f64, weight: f64) -> Result<Tensor> {
     let new = (new.to_dtype(running.dtype())? * (weight * scale))?;
     if weight == 1.0 {
-        return running.set(&new);
+        return Ok(new);
     }
-    running.set(&((running.as_detached_tensor() * (1.0 - weight))? + new)?)
+    (running.as_detached_tensor() * (1.0 - weight))? + new
 }
 
 impl NormStats {
@@ -120,7 +126,7 @@ impl NormStats {
 
     /// Batch normalization without gain and shift at the builder's path, with PyTorch's momentum,
     /// for a layer of a model's own: [`running_for`](Self::running_for) says which statistics a pass
-    /// uses, and [`update`](Self::update) takes those of a batch in.
+    /// uses, and [`record`](Self::record) takes those of a batch in.
     pub fn batch(channels: usize, vb: &VarBuilder) -> Result<Self> {
         Self::new(channels, MOMENTUM, false, vb)
     }
@@ -170,8 +176,13 @@ impl NormStats {
     }
 
     /// Averages a measurement of the inherited variance in.
-    pub(super) fn record_inherited(&self, var: &Tensor, weight: f64) -> Result<()> {
-        mix(&self.inherited_var, var, 1.0, weight)
+    pub(super) fn record_inherited(
+        &self,
+        var: &Tensor,
+        weight: f64,
+        last_pass: &LastPass,
+    ) -> Result<()> {
+        last_pass.set(&self.inherited_var, &mixed(&self.inherited_var, var, 1.0, weight)?)
     }
 
     /// Gain and shift per channel, if the layer has them.
@@ -188,44 +199,29 @@ impl NormStats {
         }
     }
 
-    /// Moves the running statistics towards those of a batch with `count` values per channel.
-    /// Returns false, and changes nothing, if those are not finite: a single NaN would stay in the
-    /// running statistics for good.
-    ///
-    /// To look at a value on a GPU means to wait for it. There the channels that are not finite are
-    /// left out without looking, and the loss tells.
-    pub fn update(
-        &self,
-        source: StatisticsSource,
-        batch: &Statistics,
-        count: usize,
-    ) -> Result<bool> {
-        if batch.mean.device().is_cpu() {
-            if !(is_finite(&batch.mean)? && is_finite(&batch.var)?) {
-                return Ok(false);
-            }
-            self.move_towards(source, batch, count)?;
-        } else {
-            let batch = self.noisy.where_not_finite(batch)?;
-            self.move_towards(source, &batch, count)?;
-        }
-        Ok(true)
+    /// Moves the running statistics towards those of a batch with `count` values per channel, for a
+    /// layer of a model's own. They stay as they are if those of the batch are not finite.
+    pub fn record(&self, source: StatisticsSource, batch: &Statistics, count: usize) -> Result<()> {
+        let are_finite = Some(batch.are_finite()?);
+        let batch = Batch { statistics: batch.clone(), count, are_finite };
+        self.update(source, &batch, &LastPass::default())
     }
 
-    fn move_towards(
+    /// Moves the running statistics towards those of a batch.
+    pub(super) fn update(
         &self,
         source: StatisticsSource,
-        batch: &Statistics,
-        count: usize,
+        batch: &Batch,
+        last_pass: &LastPass,
     ) -> Result<()> {
         match source {
             StatisticsSource::Batch => {
-                self.noisy.update(batch, count, self.momentum)?;
-                self.noise_free.update(batch, count, self.momentum)
+                self.noisy.update(batch, self.momentum, last_pass)?;
+                self.noise_free.update(batch, self.momentum, last_pass)
             }
             StatisticsSource::Recorded { noisy, weight } => {
                 let set = if noisy { &self.noisy } else { &self.noise_free };
-                set.update(batch, count, weight)
+                set.update(batch, weight, last_pass)
             }
             StatisticsSource::RunningNoisy | StatisticsSource::RunningNoiseFree => Ok(()),
         }

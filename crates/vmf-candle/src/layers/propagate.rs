@@ -1,9 +1,11 @@
 //! The variational unit for means and variances: the `full` grade of the expected pass.
 
 use super::config::Activation;
+use super::norm::Batch;
 use super::unit::Unit;
 use crate::error::Error;
 use crate::ops::{self, UncertainImages};
+use crate::pass::{Pass, StatisticsSource};
 use candle_core::Result;
 use vmf_kernels::unit as kernel;
 
@@ -24,7 +26,7 @@ impl Unit {
     ) -> Result<UncertainImages> {
         let relu = self.config.activation == Activation::Relu;
         let affine = self.norm.affine();
-        let fused = affine.is_none() && skip.is_none();
+        let fused = affine.is_none() && skip.is_none() && !xs.is_training();
         let unit = kernel::Unit::new(self.conv(xs.mean())?);
         let mut unit = unit.eps(self.config.eps).relu(relu && fused);
         if let (Some(window), true) = (pool, fused) {
@@ -32,7 +34,23 @@ impl Unit {
         }
         let op = ops::Unit { kernel: unit, noise: None };
         let (own, w) = (self.sigma_per_channel()?, self.weight.effective()?);
-        let mut ys = op.propagate(&own, &self.norm.running(), xs, &w)?;
+        let mut ys = if xs.is_training() {
+            self.last_pass.enter(&Pass::train_noiseless(), self.stream);
+            let (ys, statistics) = op.propagate_batch(&own, xs, &w)?;
+            let count = unit.norm().shape.elements_per_channel();
+            let are_finite = match self.check_statistics(&statistics, xs.mean(), &w) {
+                Ok(are_finite) => are_finite,
+                Err(error) => {
+                    self.last_pass.undo()?;
+                    return Err(error);
+                }
+            };
+            let batch = Batch { statistics, count, are_finite };
+            self.norm.update(StatisticsSource::Batch, &batch, &self.last_pass)?;
+            ys
+        } else {
+            op.propagate(&own, &self.norm.running(), xs, &w)?
+        };
         if fused {
             return Ok(ys);
         }

@@ -1,6 +1,6 @@
 //! ReLU as a layer, for sums that a model's own code makes.
 
-use super::norm::{inherited_var, mix};
+use super::norm::{inherited_var, mixed};
 use crate::moments::Moments;
 use crate::ops::Images;
 use crate::pass::{Forward, Pass};
@@ -29,7 +29,7 @@ impl Forward for ReluLayer {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
         if let Some((samples, weight)) = pass.measurement() {
             let var = Images::of(&xs.detach())?.variance_across(samples)?;
-            mix(&self.inherited_var, &var, 1.0, weight)?;
+            self.inherited_var.set(&mixed(&self.inherited_var, &var, 1.0, weight)?)?;
         }
         if !pass.is_expected() {
             return Images::of(xs)?.map(|xs| xs.relu())?.to_tensor();

@@ -40,7 +40,7 @@ impl Unit {
             let normalized =
                 self.in_place(&self.normalized(conv, &xs.map(|xs| Ok(xs.detach()))?, bare)?)?;
             let var = Images::nchw(normalized.detach()).variance_across(samples)?;
-            self.norm.record_inherited(&var, weight)?;
+            self.record_inherited(&var, weight, xs)?;
         }
         if pass.is_expected() {
             return self.expected_rows(conv, xs, skip, pool);
@@ -110,7 +110,7 @@ impl Unit {
         let inherited = inherited.to_dtype(dtype)?;
         let total = inherited.mean_all()?;
         // The variance in front of the gain: what is inherited, and the unit's own.
-        let own = self.sigma_per_unit()?.to_dtype(dtype)?.sqr()?;
+        let own = self.sigma_per_channel()?.to_dtype(dtype)?.sqr()?;
         let (m, var) = match self.config.norm {
             Norm::None => {
                 let square = normalized.sqr()?.mean_keepdim(D::Minus1)?.broadcast_add(&total)?;
@@ -149,13 +149,6 @@ impl Unit {
         }
         let ys = skip.map_or(Ok(ys.clone()), |skip| ys.add(skip))?;
         ys.map(|m| activation.expected(m, &deviation))
-    }
-
-    /// sigma_eff of each unit.
-    fn sigma_per_unit(&self) -> Result<Tensor> {
-        let (groups, units) = (self.sigma.config().groups, self.weight.raw().dim(0)?);
-        let sigma = self.sigma.sigma()?.reshape((groups, 1))?;
-        sigma.broadcast_as((groups, units / groups))?.flatten_all()
     }
 }
 

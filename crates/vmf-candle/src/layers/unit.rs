@@ -7,12 +7,12 @@
 //! ```
 
 use super::config::{Activation, Norm, VmfConfig};
-use super::norm::{NormStats, norm_builder};
+use super::norm::{Batch, NormStats, norm_builder};
 use super::weight::Weight;
 use crate::error::{Error, check_shape};
 use crate::ops::{self, Images, Inputs};
 use crate::pass::Pass;
-use crate::posterior::{LayerSpec, Posterior, Sigma};
+use crate::posterior::{LastPass, LayerSpec, Posterior, Sigma};
 use candle_core::{Result, Tensor};
 use candle_nn::VarBuilder;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub(super) struct Unit {
     pub(super) config: VmfConfig,
     /// Whether the statistics of the mean pass lag behind training, in any layer of the model.
     pub(super) lag: Arc<AtomicBool>,
+    /// What the last pass changed, in all layers of the model.
+    pub(super) last_pass: LastPass,
 }
 
 impl Unit {
@@ -61,7 +63,8 @@ impl Unit {
             sigma: sigma.clone(),
             sphere_weight: weight.sphere(),
         })?;
-        Ok(Self { name, weight, norm, sigma, stream, config, lag: posterior.lag() })
+        let (lag, last_pass) = (posterior.lag(), posterior.last_pass().clone());
+        Ok(Self { name, weight, norm, sigma, stream, config, lag, last_pass })
     }
 
     /// [`forward`](Self::forward) without its checks.
@@ -100,9 +103,9 @@ impl Unit {
             None => {
                 let (ys, batch) = op.forward_train(inputs)?;
                 let elements = pass.elements_of_batch(unit.norm().shape.elements_per_channel());
-                if !self.norm.update(source, &batch, elements)? {
-                    return Err(self.not_finite(xs, &w)?);
-                }
+                let are_finite = self.check_statistics(&batch, xs, &w)?;
+                let batch = Batch { statistics: batch, count: elements, are_finite };
+                self.norm.update(source, &batch, &self.last_pass)?;
                 Ok(ys)
             }
         }
@@ -145,7 +148,7 @@ impl Unit {
         let op = ops::Unit { kernel, noise: None };
         let inputs = Inputs { xs, w: &w, sigma: &sigma, affine: self.norm.affine(), skip };
         let ys = op.forward_eval(&self.norm.running(), inputs)?;
-        self.norm.record_inherited(&ys.variance_across(samples)?, weight)
+        self.record_inherited(&ys.variance_across(samples)?, weight, xs)
     }
 
     /// The convolution for these images. A linear layer is one of images of a single pixel.

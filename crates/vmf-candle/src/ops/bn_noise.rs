@@ -11,9 +11,8 @@
 use super::reference::{bn_noise_eval_reference, bn_noise_reference};
 use crate::dtype::stable_dtype;
 use crate::error::{Error, check_shape};
-use crate::storage::{contiguous_slice, cpu_slice};
+use crate::storage::{contiguous_slice, cpu_slice, for_dtype, same_storage};
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, WithDType};
-use half::{bf16, f16};
 use std::sync::{Arc, OnceLock};
 use vmf_kernels::bn_noise::{self as kernel, Config, NoiseTerm};
 use vmf_kernels::noise::Noise;
@@ -35,6 +34,13 @@ impl Statistics {
         let dtype = stable_dtype(tensor.dtype());
         let channels = |values: &[f64]| Tensor::new(values, tensor.device())?.to_dtype(dtype);
         Ok(Self { mean: channels(&statistics.mean)?, var: channels(&statistics.var)? })
+    }
+
+    /// A scalar that is 1 if all values are finite and 0 otherwise, on their device: nobody has to
+    /// wait for it.
+    pub(crate) fn are_finite(&self) -> Result<Tensor> {
+        // 0 x is 0 for every number, and NaN for what is none.
+        ((&self.mean * 0.0)? + (&self.var * 0.0)?)?.sum_all()?.eq(0.0)
     }
 
     /// The same for a kernel on the CPU.
@@ -253,21 +259,11 @@ impl CustomOp2 for BnNoise {
         sigma: &CpuStorage,
         sigma_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        macro_rules! forward {
-            ($variant:ident) => {
-                CpuStorage::$variant(self.forward(
-                    contiguous_slice(u, u_layout)?,
-                    contiguous_slice(sigma, sigma_layout)?,
-                )?)
-            };
-        }
-        let y = match u {
-            CpuStorage::F32(_) => forward!(F32),
-            CpuStorage::F64(_) => forward!(F64),
-            CpuStorage::BF16(_) => forward!(BF16),
-            CpuStorage::F16(_) => forward!(F16),
-            _ => candle_core::bail!("bn-noise: this dtype is not supported"),
-        };
+        let y = same_storage!(
+            u,
+            "bn-noise",
+            self.forward(contiguous_slice(u, u_layout)?, contiguous_slice(sigma, sigma_layout)?,)?
+        );
         Ok((y, u_layout.shape().clone()))
     }
 
@@ -297,13 +293,7 @@ impl CustomOp2 for BnNoise {
             return Ok((Some(du), Some(dsigma)));
         }
         let tensors = [u, sigma, y, dy];
-        let (du, dsigma) = match u.dtype() {
-            DType::F32 => self.backward::<f32>(tensors)?,
-            DType::F64 => self.backward::<f64>(tensors)?,
-            DType::BF16 => self.backward::<bf16>(tensors)?,
-            DType::F16 => self.backward::<f16>(tensors)?,
-            _ => candle_core::bail!("bn-noise: this dtype is not supported"),
-        };
+        let (du, dsigma) = for_dtype!(u.dtype(), "bn-noise", self.backward(tensors))?;
         Ok((Some(du), Some(dsigma)))
     }
 }

@@ -9,6 +9,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{DType, Device, Layout, Result, Shape, Storage, Tensor};
 use half::{bf16, f16};
 use vmf_kernels::bn_noise::cuda::{self as kernel, CudaElement, NoiseTerm};
+use vmf_kernels::bn_noise::launches::ScaleKind;
 
 /// A contiguous tensor in device memory.
 pub(super) type Located<'a> = (&'a CudaStorage, &'a Layout);
@@ -108,7 +109,7 @@ pub(super) fn statistics(statistics: &kernel::Statistics, device: &Device) -> Re
 }
 
 fn noise_term<'a>(node: &BnNoise, sigma: &'a CudaView<'a, f32>) -> Option<NoiseTerm<'a>> {
-    node.noise.map(|noise| NoiseTerm { noise, sigma })
+    node.noise.map(|noise| NoiseTerm { noise, sigma, kind: ScaleKind::Sigma })
 }
 
 pub(super) fn view<'a, T: CudaDType>((storage, layout): Located<'a>) -> Result<CudaView<'a, T>> {

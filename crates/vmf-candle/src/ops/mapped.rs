@@ -2,9 +2,8 @@
 //! share.
 
 use crate::error::{Error, check_shape};
-use crate::storage::{contiguous_slice, cpu_slice};
+use crate::storage::{contiguous_slice, cpu_slice, for_dtype, same_storage};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, WithDType};
-use half::{bf16, f16};
 use vmf_kernels::{Element, Elementary};
 
 /// What a kernel returns.
@@ -78,25 +77,12 @@ impl<M: Mapped> CustomOp1 for Node<M> {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let y = match x {
-            CpuStorage::F32(_) => CpuStorage::F32(self.forward(contiguous_slice(x, layout)?)?),
-            CpuStorage::F64(_) => CpuStorage::F64(self.forward(contiguous_slice(x, layout)?)?),
-            CpuStorage::BF16(_) => CpuStorage::BF16(self.forward(contiguous_slice(x, layout)?)?),
-            CpuStorage::F16(_) => CpuStorage::F16(self.forward(contiguous_slice(x, layout)?)?),
-            _ => candle_core::bail!("{}: this dtype is not supported", M::NAME),
-        };
+        let y = same_storage!(x, M::NAME, self.forward(contiguous_slice(x, layout)?)?);
         Ok((y, layout.shape().clone()))
     }
 
     fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let (kept, dy) = (if M::FROM_OUTPUT { y } else { x }, dy.contiguous()?);
-        let dx = match dy.dtype() {
-            DType::F32 => self.backward::<f32>(kept, &dy)?,
-            DType::F64 => self.backward::<f64>(kept, &dy)?,
-            DType::BF16 => self.backward::<bf16>(kept, &dy)?,
-            DType::F16 => self.backward::<f16>(kept, &dy)?,
-            _ => candle_core::bail!("{}: this dtype is not supported", M::NAME),
-        };
-        Ok(Some(dx))
+        for_dtype!(dy.dtype(), M::NAME, self.backward(kept, &dy)).map(Some)
     }
 }

@@ -10,6 +10,7 @@
 //! Candle's operations.
 
 use super::bn_noise::Statistics;
+use super::conv2d::conv2d;
 use super::fused_unit::output_shape;
 use super::layout::Images;
 use super::unit::{Inputs, Unit, is_fused};
@@ -17,6 +18,7 @@ use crate::error::Error;
 use crate::moments::Moments;
 use crate::storage::{contiguous_slice, unwritten};
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, Var};
+use vmf_kernels::conv::ConvShape;
 use vmf_kernels::expected as kernel;
 use vmf_kernels::unit as unit_kernel;
 
@@ -28,6 +30,8 @@ pub(crate) struct UncertainImages {
     variance: Option<Images>,
     /// Both, (2, H, W, N, C) or (2, N, C), if a node has made them.
     halves: Option<Tensor>,
+    /// Whether normalizations use the statistics of this batch.
+    is_training: bool,
 }
 
 impl UncertainImages {
@@ -37,18 +41,24 @@ impl UncertainImages {
             mean: Images::nchw(moments.mean().clone()),
             variance: moments.known_variance().cloned().map(Images::nchw),
             halves: None,
+            is_training: moments.is_training(),
         }
+    }
+
+    pub(crate) fn is_training(&self) -> bool {
+        self.is_training
     }
 
     /// Of the two halves of a node's output.
     fn of_halves(halves: Tensor) -> Result<Self> {
         let half = |i: usize| Ok::<_, candle_core::Error>(Images::hwnc(halves.get(i)?));
-        Ok(Self { mean: half(0)?, variance: Some(half(1)?), halves: Some(halves) })
+        let (mean, variance) = (half(0)?, Some(half(1)?));
+        Ok(Self { mean, variance, halves: Some(halves), is_training: false })
     }
 
     pub(crate) fn moments(&self) -> Result<Moments> {
         let variance = self.variance.as_ref().map(Images::to_nchw).transpose()?;
-        Ok(Moments::from_parts(self.mean.to_nchw()?, variance))
+        Ok(Moments::from_parts(self.mean.to_nchw()?, variance, self.is_training))
     }
 
     pub(crate) fn mean(&self) -> &Images {
@@ -99,6 +109,51 @@ impl Unit {
         let own = own.to_dtype(DType::F32)?.contiguous()?;
         let halves = xs.to_node()?.apply_op3(&w.contiguous()?, &own, node)?;
         UncertainImages::of_halves(halves)
+    }
+
+    /// [`propagate`](Self::propagate) with the statistics of the batch, which it also returns.
+    ///
+    /// Over examples, positions and draws of the weights, with v_u = x_variance * w^2,
+    /// ```text
+    /// var = Var(x_mean * w) + Mean(v_u)
+    /// ```
+    pub(crate) fn propagate_batch(
+        &self,
+        own: &Tensor,
+        xs: &UncertainImages,
+        w: &Tensor,
+    ) -> Result<(UncertainImages, Statistics)> {
+        let ConvShape { padding, stride, dilation, groups, .. } = *self.kernel.conv().shape();
+        let product = |images: &Images, w: &Tensor| match w.rank() {
+            2 => images.to_tensor()?.matmul(&w.t()?),
+            _ => conv2d(&images.to_tensor()?, w, padding, stride, dilation, groups),
+        };
+        let over = |t: &Tensor| match t.rank() {
+            2 => t.mean_keepdim(0),
+            _ => t.mean_keepdim((0, 2, 3)),
+        };
+        let u = product(&xs.mean, w)?;
+        let mean = over(&u)?;
+        let centred = u.broadcast_sub(&mean)?;
+        let mut var = over(&centred.sqr()?)?;
+        let mut u_var = None;
+        if let Some(variance) = &xs.variance {
+            // Rounding in the convolution can leave less than nothing of a small variance.
+            let v = product(variance, &w.sqr()?)?.relu()?;
+            var = (var + over(&v)?)?;
+            u_var = Some(v);
+        }
+        let scale = (&var + self.kernel.norm().eps)?.recip()?;
+        let m = centred.broadcast_mul(&scale.sqrt()?)?;
+        let own = Images::nchw(m.clone()).channel_shape(&own.sqr()?)?.to_dtype(m.dtype())?;
+        let v = match u_var {
+            None => own.broadcast_as(m.shape())?,
+            Some(v) => v.broadcast_mul(&scale)?.broadcast_add(&own)?,
+        };
+        let statistics =
+            Statistics { mean: mean.detach().flatten_all()?, var: var.detach().flatten_all()? };
+        let moments = Moments::from_parts(m, Some(v), true);
+        Ok((UncertainImages::new(&moments), statistics))
     }
 
     /// The same from Candle's own operations, which Candle differentiates.
@@ -192,7 +247,7 @@ impl CustomOp3 for PropagatedUnit {
         let xs = match self.certain {
             true => {
                 let mean = Images::hwnc(x.as_tensor().clone());
-                UncertainImages { mean, variance: None, halves: None }
+                UncertainImages { mean, variance: None, halves: None, is_training: false }
             }
             false => UncertainImages::of_halves(x.as_tensor().clone())?,
         };

@@ -9,11 +9,8 @@ use super::mapped::{check_input, has_kernel};
 use super::noise_tensor;
 use crate::dtype::stable_dtype;
 use crate::error::{Error, check_setting, check_shape};
-use crate::storage::{contiguous_slice, cpu_slice};
-use candle_core::{
-    CpuStorage, CustomOp2, D, DType, Device, Layout, Result, Shape, Tensor, WithDType,
-};
-use half::{bf16, f16};
+use crate::storage::{contiguous_slice, cpu_slice, for_dtype, same_storage};
+use candle_core::{CpuStorage, CustomOp2, D, Device, Layout, Result, Shape, Tensor, WithDType};
 use std::sync::{Arc, OnceLock};
 use vmf_kernels::Element;
 use vmf_kernels::noise::Noise;
@@ -347,21 +344,14 @@ impl CustomOp2 for Node {
         packed: &CpuStorage,
         packed_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        macro_rules! forward {
-            ($variant:ident) => {
-                CpuStorage::$variant(self.forward(
-                    contiguous_slice(u, u_layout)?,
-                    contiguous_slice(packed, packed_layout)?,
-                )?)
-            };
-        }
-        let y = match u {
-            CpuStorage::F32(_) => forward!(F32),
-            CpuStorage::F64(_) => forward!(F64),
-            CpuStorage::BF16(_) => forward!(BF16),
-            CpuStorage::F16(_) => forward!(F16),
-            _ => candle_core::bail!("{}: this dtype is not supported", self.rows.what),
-        };
+        let y = same_storage!(
+            u,
+            self.rows.what,
+            self.forward(
+                contiguous_slice(u, u_layout)?,
+                contiguous_slice(packed, packed_layout)?,
+            )?
+        );
         Ok((y, u_layout.shape().clone()))
     }
 
@@ -374,13 +364,7 @@ impl CustomOp2 for Node {
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let dy = &dy.contiguous()?;
         let tensors = [u, packed, dy];
-        let (du, dpacked) = match u.dtype() {
-            DType::F32 => self.backward::<f32>(tensors)?,
-            DType::F64 => self.backward::<f64>(tensors)?,
-            DType::BF16 => self.backward::<bf16>(tensors)?,
-            DType::F16 => self.backward::<f16>(tensors)?,
-            _ => candle_core::bail!("{}: this dtype is not supported", self.rows.what),
-        };
+        let (du, dpacked) = for_dtype!(u.dtype(), self.rows.what, self.backward(tensors))?;
         Ok((Some(du), Some(dpacked)))
     }
 }

@@ -3,11 +3,13 @@
 //! As a `VarBuilder` collects weights, a [`Posterior`] collects each layer's sigma_eff with its D
 //! and M while the model is built. So `forward` does not have to return KL terms.
 
+mod last_pass;
 mod sigma;
 mod stream;
 mod summary;
 mod vigil;
 
+pub(crate) use last_pass::LastPass;
 pub use sigma::{Sigma, SigmaConfig};
 pub use stream::stream_of;
 pub(crate) use summary::Learned;
@@ -49,6 +51,7 @@ pub struct Posterior {
     layers: Arc<Mutex<Vec<Layer>>>,
     output_covariance: Arc<Mutex<Option<Tensor>>>,
     lag: Arc<AtomicBool>,
+    last_pass: LastPass,
     vigil: Arc<Mutex<Vigil>>,
 }
 
@@ -129,6 +132,21 @@ impl Posterior {
     /// measured. All layers of the model share it.
     pub(crate) fn lag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.lag)
+    }
+
+    /// What the last pass changed in the statistics of normalizations.
+    pub(crate) fn last_pass(&self) -> &LastPass {
+        &self.last_pass
+    }
+
+    /// Undoes what the last pass changed in the statistics of normalizations, unless an
+    /// [`Adam`](crate::train::Adam) for this posterior has taken its step since.
+    ///
+    /// Layers whose values are not finite, [`Elbo`](crate::train::Elbo) and `Adam` call it
+    /// themselves. It is for a training loop that gives a pass up for reasons of its own, such as an
+    /// error between two layers.
+    pub fn undo_statistics(&self) -> Result<()> {
+        self.last_pass.undo()
     }
 
     /// Refuses a posterior whose KL cannot train the model that has just been run.

@@ -50,7 +50,8 @@ pub struct Reestimated {
 ///   over draws of the weights. The first 256 examples suffice for that, with 8 noisy samples of
 ///   each.
 ///
-/// A network that is never used with noise needs [`reestimate_mean`] alone.
+/// A network that is never used with noise needs [`reestimate_mean`] alone. A pass that fails has no
+/// effect; those before it do.
 pub fn reestimate<M: Forward + ?Sized>(
     model: &M,
     posterior: &Posterior,
@@ -62,6 +63,21 @@ pub fn reestimate<M: Forward + ?Sized>(
 /// [`reestimate`] on several ranks, all of which are given the same whole batches. Each of them
 /// computes its share of the statistics; variances, which need few examples, are measured by all.
 pub fn reestimate_across<M: Forward + ?Sized>(
+    model: &M,
+    posterior: &Posterior,
+    batches: impl IntoIterator<Item = Result<Tensor>>,
+    ranks: Ranks,
+) -> Result<Reestimated> {
+    // What training changed stays, whatever becomes of this.
+    posterior.last_pass().keep();
+    let measured = measure(model, posterior, batches, ranks);
+    if measured.is_err() {
+        posterior.undo_statistics()?;
+    }
+    measured
+}
+
+fn measure<M: Forward + ?Sized>(
     model: &M,
     posterior: &Posterior,
     batches: impl IntoIterator<Item = Result<Tensor>>,

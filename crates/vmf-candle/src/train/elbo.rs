@@ -9,6 +9,7 @@
 //! common mistake with Bayesian networks.
 
 use crate::error::{check_setting, check_shape};
+use crate::finite::is_finite;
 use crate::posterior::Posterior;
 use crate::ranks::Share;
 use candle_core::{Result, Tensor};
@@ -60,6 +61,9 @@ impl Elbo {
     /// `posterior` is the one that the layers were built with. One without layers, or one whose
     /// layers have taken no part in a forward pass, is an error: its KL would train nothing.
     /// Layers that collapse are named in a warning.
+    ///
+    /// If the negative log-likelihood is not finite, the pass has no effect on running statistics.
+    /// (On a GPU, where to look at it means to wait for it, [`Adam`](super::Adam) sees to that.)
     pub fn loss(&self, mean_nll: &Tensor, posterior: &Posterior) -> Result<Loss> {
         let Self { train_len, beta, share } = *self;
         check_setting(train_len > 0, "the size of the training set", 0, "it must be positive")?;
@@ -69,6 +73,9 @@ impl Elbo {
             format!("expected a scalar, the mean over the batch, not {:?}", mean_nll.dims())
         })?;
         posterior.check_trainable()?;
+        if mean_nll.device().is_cpu() && !is_finite(mean_nll)? {
+            posterior.undo_statistics()?;
+        }
         posterior.watch_for_collapse()?;
         let kl = posterior.kl()?;
         // The KL is the same on all ranks, and counts once.

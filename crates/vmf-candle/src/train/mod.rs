@@ -6,6 +6,7 @@ mod backward;
 mod elbo;
 mod flat;
 mod loss;
+mod memory;
 mod schedule;
 
 pub use adam::{Adam, AdamConfig, Moments};
@@ -15,4 +16,5 @@ pub(crate) use backward::deliver;
 pub use elbo::{Elbo, Loss};
 pub(crate) use loss::{are_probabilities, log_softmax};
 pub use loss::{cross_entropy, cross_entropy_smoothed, gaussian_nll, gaussian_nll_learned};
+pub use memory::keep_freed_memory;
 pub use schedule::Schedule;

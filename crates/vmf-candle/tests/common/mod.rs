@@ -1,8 +1,10 @@
 //! What the integration tests share.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod network;
+
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_nn::{VarBuilder, VarMap};
+use candle_nn::{Optimizer, VarBuilder, VarMap};
 use std::sync::{Arc, Mutex};
 use vmf_candle::ops::max_pool2d;
 use vmf_candle::prelude::*;
@@ -97,6 +99,29 @@ impl Model {
         let network = small_vgg(&PLAN, &posterior, vb)?;
         Ok(Self { vars, posterior, network })
     }
+
+    pub fn adam(&self) -> Result<Adam> {
+        let config = AdamConfig { lr: 1e-2, ..Default::default() };
+        Adam::for_model(&self.vars, &self.posterior, config)
+    }
+
+    /// A step of training on images with their labels.
+    pub fn step(
+        &self,
+        adam: &mut Adam,
+        (xs, labels): (&Tensor, &Tensor),
+        pass: Pass,
+    ) -> Result<()> {
+        let nll = cross_entropy(&self.forward(xs, &pass)?, labels)?;
+        let loss = Elbo::new(160).beta(0.1).loss(&nll, &self.posterior)?;
+        adam.backward_step(&loss.total)
+    }
+}
+
+/// Every variable, as bits.
+pub fn state(vars: &VarMap) -> Vec<(String, Vec<u64>)> {
+    let bits = |tensor: &Tensor| values(tensor).iter().map(|v| v.to_bits()).collect();
+    named(vars).into_iter().map(|(name, var)| (name, bits(&var))).collect()
 }
 
 impl Forward for Model {

@@ -15,6 +15,10 @@
 //! The caller keeps the moments m and v, two slices as long as the parameters, so that checkpoints
 //! can hold them. Results are the same, bit for bit, for any number of threads.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod launches;
+
 use crate::error::{Error, check_length};
 use crate::parallel::ByTask;
 use crate::simd::{Isa, Kernel, Simd, dispatch_to};

@@ -102,10 +102,24 @@ __device__ __forceinline__ bool passed(const Problem &problem, float pre_activat
     return !problem.relu || to_float(stored) > 0.0f;
 }
 
+// sigma, from the number that stands for it.
+__device__ __forceinline__ float scale_of(const Problem &problem, float number) {
+    if (problem.scale_kind == EXPONENTIAL) return expf(number);
+    if (problem.scale_kind == SOFTPLUS) return fmaxf(number, 0.0f) + log1pf(expf(-fabsf(number)));
+    return number;
+}
+
+// The derivative of sigma with respect to that number.
+__device__ __forceinline__ float slope_of(const Problem &problem, float number) {
+    if (problem.scale_kind == EXPONENTIAL) return expf(number);
+    if (problem.scale_kind == SOFTPLUS) return 1.0f / (1.0f + expf(-number));
+    return 1.0f;
+}
+
 __device__ __forceinline__ float sigma_of(const Problem &problem, const float *sigma, u32 channel) {
     if (!problem.noise.enabled) return 0.0f;
     // The comparison saves the division in the usual case of one group.
-    return sigma[channel < problem.channels_per_group ? 0 : channel / problem.channels_per_group];
+    return scale_of(problem, sigma[channel < problem.channels_per_group ? 0 : channel / problem.channels_per_group]);
 }
 
 // z of a vector; zero without noise.
@@ -150,19 +164,43 @@ __device__ __forceinline__ void store_statistics(float *statistics, const Proble
     statistics[3 * problem.channels + channel] = remainder;
 }
 
+// Running estimates that follow the statistics of batches, or null pointers. `Running` in
+// launches/arguments.rs mirrors it.
+struct Running {
+    float *mean[2], *variance[2];
+    float weight;    // of the batch
+    float unbiased;  // turns the biased variance of the batch into an unbiased one
+
+    __device__ __forceinline__ void follow(u32 channel, float batch_mean, float batch_variance) const {
+        // A single NaN would stay in them for good.
+        if (0.0f * batch_mean != 0.0f || 0.0f * batch_variance != 0.0f) return;
+        for (int set = 0; set < 2; ++set) {
+            if (mean[set] == nullptr) continue;
+            // With weight 1 nothing of the old value is left, not even a NaN.
+            const float old_mean = weight == 1.0f ? 0.0f : (1.0f - weight) * mean[set][channel];
+            const float old_variance = weight == 1.0f ? 0.0f : (1.0f - weight) * variance[set][channel];
+            mean[set][channel] = old_mean + weight * batch_mean;
+            variance[set][channel] = old_variance + weight * unbiased * batch_variance;
+        }
+    }
+};
+static_assert(sizeof(Running) == 40, "launches/arguments.rs has the same struct");
+
 template <typename T>
-__device__ __forceinline__ void finish_statistics(const T *u, float *statistics, const Problem &problem, u32 channel,
-                                                  const Welford &welford) {
+__device__ __forceinline__ void finish_statistics(const T *u, float *statistics, const Running &running,
+                                                  const Problem &problem, u32 channel, const Welford &welford) {
     // Knuth's exact sum: mean + remainder = pivot + welford.mean.
     const float pivot = pivot_of(u, problem, channel), mean = pivot + welford.mean;
     const float added = mean - pivot;
     const float remainder = (pivot - (mean - added)) + (welford.mean - added);
-    store_statistics(statistics, problem, channel, mean, welford.squares / welford.count, remainder);
+    const float variance = welford.squares / welford.count;
+    store_statistics(statistics, problem, channel, mean, variance, remainder);
+    running.follow(channel, mean, variance);
 }
 
 template <typename T, int W>
-__device__ __forceinline__ void statistics_of(const T *u, float *partials, float *statistics, const Problem &problem,
-                                              const Tiling &tiling) {
+__device__ __forceinline__ void statistics_of(const T *u, float *partials, float *statistics, const Running &running,
+                                              const Problem &problem, const Tiling &tiling) {
     Walk walk(problem, tiling, W);
     Welford welford = {0.0f, 0.0f, 0.0f};
     if (walk.inside()) {
@@ -180,7 +218,7 @@ __device__ __forceinline__ void statistics_of(const T *u, float *partials, float
     }
     merge_block(walk, welford, Welford{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Welford &sum) {
         if (tiling.parts == 1)
-            finish_statistics(u, statistics, problem, channel, sum);
+            finish_statistics(u, statistics, running, problem, channel, sum);
         else
             store_partial(partials, problem, tiling, channel, sum);
     });
@@ -188,9 +226,10 @@ __device__ __forceinline__ void statistics_of(const T *u, float *partials, float
 
 template <typename T>
 __device__ __forceinline__ void merge_statistics_of(const T *u, const float *partials, float *statistics,
-                                                    const Problem &problem, const Tiling &tiling) {
+                                                    const Running &running, const Problem &problem,
+                                                    const Tiling &tiling) {
     merge_parts(partials, problem, tiling, Welford{0.0f, 0.0f, 0.0f}, [&](u32 channel, const Welford &sum) {
-        finish_statistics(u, statistics, problem, channel, sum);
+        finish_statistics(u, statistics, running, problem, channel, sum);
     });
 }
 
@@ -289,9 +328,11 @@ merge_gradient_sums(const float *partials, float *sums, Problem problem, Tiling 
     });
 }
 
-// dsigma of a group, the sum of g z over its channels: one block per group.
+// dsigma of a group, the sum of g z over its channels, or the gradient of what sigma is given as. It
+// is added to `base`, if there is one: the gradient that another term of the objective left. One
+// block per group.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-group_gradients(const float *sums, float *dsigma, Problem problem) {
+group_gradients(const float *sums, const float *sigma, const float *base, float *dsigma, Problem problem) {
     __shared__ float warp_sums[WARPS];
     const float *g_z = sums + 2 * problem.channels + blockIdx.x * problem.channels_per_group;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -303,7 +344,8 @@ group_gradients(const float *sums, float *dsigma, Problem problem) {
     if (threadIdx.x == 0) {
         float total = 0.0f;
         for (int other = 0; other < WARPS; ++other) total += warp_sums[other];
-        dsigma[blockIdx.x] = total;
+        total *= slope_of(problem, sigma[blockIdx.x]);
+        dsigma[blockIdx.x] = base == nullptr ? total : base[blockIdx.x] + total;
     }
 }
 
@@ -338,13 +380,13 @@ __device__ __forceinline__ void backward_of(const T *u, const T *dy, const float
 #define KERNELS(T, W, SUFFIX)                                                                                         \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
     statistics_##SUFFIX(const T *__restrict__ u, float *__restrict__ partials, float *__restrict__ statistics,        \
-                        Problem problem, Tiling tiling) {                                                             \
-        statistics_of<T, W>(u, partials, statistics, problem, tiling);                                                \
+                        Running running, Problem problem, Tiling tiling) {                                            \
+        statistics_of<T, W>(u, partials, statistics, running, problem, tiling);                                       \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
     merge_statistics_##SUFFIX(const T *__restrict__ u, const float *__restrict__ partials,                            \
-                              float *__restrict__ statistics, Problem problem, Tiling tiling) {                       \
-        merge_statistics_of<T>(u, partials, statistics, problem, tiling);                                             \
+                              float *__restrict__ statistics, Running running, Problem problem, Tiling tiling) {      \
+        merge_statistics_of<T>(u, partials, statistics, running, problem, tiling);                                    \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                               \
     forward_##SUFFIX(const T *__restrict__ u, const float *__restrict__ statistics, const float *__restrict__ sigma,  \

@@ -38,8 +38,8 @@ use half::{bf16, f16};
 
 use super::Config;
 use super::launches::{
-    self, Argument, BLOCK, Launch, Plan, Pointers, Problem, STATISTICS_PER_CHANNEL,
-    SUMS_PER_CHANNEL, Storage, Tiling, Windows,
+    self, Argument, BLOCK, Launch, Plan, Pointers, Problem, Running, STATISTICS_PER_CHANNEL,
+    SUMS_PER_CHANNEL, ScaleKind, Storage, Tiling, Windows, Words,
 };
 use crate::error::check_length;
 use crate::noise::Noise;
@@ -66,6 +66,15 @@ pub enum Error {
     /// The driver refused to allocate or to launch.
     #[error("the CUDA driver failed: {0}")]
     Driver(#[from] DriverError),
+
+    /// cuDNN failed.
+    #[error("cuDNN failed in {what}: {reason}")]
+    Cudnn {
+        /// What it was to do.
+        what: String,
+        /// What it said.
+        reason: String,
+    },
 
     /// The kernels could not be compiled.
     #[error("NVRTC could not compile the kernels for {architecture}: {message}")]
@@ -100,6 +109,19 @@ pub struct NoiseTerm<'a> {
     pub noise: Noise,
     /// G scales. G divides C, and channel c uses the scale `c / (C / G)`.
     pub sigma: &'a CudaView<'a, f32>,
+    /// What the scales are given as; gradients are with respect to that.
+    pub kind: ScaleKind,
+}
+
+/// Running estimates of mean and variance, in device memory.
+#[derive(Debug)]
+pub struct RunningEstimates<'a> {
+    /// Means and variances of up to two sets of estimates: one value per channel each.
+    pub sets: [Option<[CudaView<'a, f32>; 2]>; 2],
+    /// The weight of the batch.
+    pub weight: f64,
+    /// How many values per channel the batch has, for the unbiased variance.
+    pub count: usize,
 }
 
 /// The statistics a forward pass normalized with, in device memory.
@@ -150,6 +172,19 @@ pub fn forward_train<T: CudaElement>(
     u: &impl DevicePtr<T>,
     y: &mut impl DevicePtrMut<T>,
 ) -> Result<Statistics, Error> {
+    forward_train_following(stream, config, noise, None, u, y)
+}
+
+/// [`forward_train`], where running estimates follow the statistics of the batch: the kernel that
+/// finishes the statistics also writes them. Channels that are not finite are left as they are.
+pub fn forward_train_following<T: CudaElement>(
+    stream: &Arc<CudaStream>,
+    config: &Config,
+    noise: Option<NoiseTerm>,
+    running: Option<RunningEstimates>,
+    u: &impl DevicePtr<T>,
+    y: &mut impl DevicePtrMut<T>,
+) -> Result<Statistics, Error> {
     let launcher = Launcher::new::<T>(stream, config, noise)?;
     launcher.check("u", u, config.shape.elements())?;
     launcher.check("y", y, config.shape.elements())?;
@@ -162,7 +197,8 @@ pub fn forward_train<T: CudaElement>(
         let (partials, _partials) = launcher.pointer_mut(&mut partials);
         let (sigma, _sigma) = launcher.sigma();
         let (statistics, _statistics) = statistics.values.device_ptr_mut(stream);
-        let at = Pointers { u, y, sigma, statistics, partials, ..Pointers::default() };
+        let (running, _running) = launcher.running(running.as_ref())?;
+        let at = Pointers { u, y, sigma, statistics, partials, running, ..Pointers::default() };
         launcher.launch(&plan.forward_train(&at))?;
     }
     Ok(statistics)
@@ -211,8 +247,23 @@ pub fn backward_train<T: CudaElement>(
     dy: &impl DevicePtr<T>,
     du: &mut impl DevicePtrMut<T>,
 ) -> Result<Option<CudaSlice<f32>>, Error> {
+    backward_train_onto(stream, config, noise, None, statistics, u, dy, du)
+}
+
+/// [`backward_train`], where dsigma is added to another gradient of the scales.
+#[allow(clippy::too_many_arguments, reason = "those of backward_train and one more")]
+pub fn backward_train_onto<T: CudaElement>(
+    stream: &Arc<CudaStream>,
+    config: &Config,
+    noise: Option<NoiseTerm>,
+    base: Option<&CudaView<f32>>,
+    statistics: &Statistics,
+    u: &impl DevicePtr<T>,
+    dy: &impl DevicePtr<T>,
+    du: &mut impl DevicePtrMut<T>,
+) -> Result<Option<CudaSlice<f32>>, Error> {
     let launcher = Launcher::new::<T>(stream, config, noise)?;
-    launcher.backward(Plan::backward_train, statistics, u, dy, du)
+    launcher.backward(Plan::backward_train, base, statistics, u, dy, du)
 }
 
 /// The gradient of [`forward_eval`], whose statistics are constants: writes du and returns dsigma.
@@ -226,7 +277,7 @@ pub fn backward_eval<T: CudaElement>(
     du: &mut impl DevicePtrMut<T>,
 ) -> Result<Option<CudaSlice<f32>>, Error> {
     let launcher = Launcher::new::<T>(stream, config, noise)?;
-    launcher.backward(Plan::backward_eval, statistics, u, dy, du)
+    launcher.backward(Plan::backward_eval, None, statistics, u, dy, du)
 }
 
 /// What the four passes share.
@@ -256,13 +307,7 @@ impl<'a> Launcher<'a> {
         buffer: &impl cudarc::driver::DeviceSlice<T>,
         length: usize,
     ) -> Result<(), Error> {
-        check_length(name, buffer.len(), length)?;
-        let expected = self.stream.context().ordinal();
-        let actual = buffer.stream().context().ordinal();
-        if actual != expected {
-            return Err(Error::Device { name, actual, expected });
-        }
-        Ok(())
+        check(self.stream, name, buffer, length)
     }
 
     pub(crate) fn plan(&self, tensors: &[u64]) -> Result<Plan, Error> {
@@ -272,7 +317,7 @@ impl<'a> Launcher<'a> {
         let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = self.stream.context().attribute(count)?.max(1) as u32;
         let plan = Plan::new(self.config, noise, self.storage, aligned, multiprocessors)?;
-        Ok(plan)
+        Ok(plan.scales(self.noise.map_or(ScaleKind::Sigma, |term| term.kind)))
     }
 
     pub(crate) fn scratch(&self, floats: usize) -> Result<Option<CudaSlice<f32>>, Error> {
@@ -306,6 +351,28 @@ impl<'a> Launcher<'a> {
         }
     }
 
+    /// The estimates as the kernels take them.
+    fn running<'b>(
+        &'b self,
+        running: Option<&'b RunningEstimates>,
+    ) -> Result<(Running, Vec<cudarc::driver::SyncOnDrop<'b>>), Error> {
+        let (mut at, mut guards) = (Running::default(), Vec::new());
+        let Some(running) = running else { return Ok((at, guards)) };
+        at.weight = running.weight as f32;
+        at.unbiased = (running.count as f64 / (running.count as f64 - 1.0)) as f32;
+        for (place, set) in running.sets.iter().enumerate() {
+            let Some([mean, variance]) = set else { continue };
+            for (estimate, to) in [(mean, &mut at.mean[place]), (variance, &mut at.variance[place])]
+            {
+                self.check("running", estimate, self.config.shape.channels)?;
+                let (pointer, guard) = estimate.device_ptr(self.stream);
+                *to = pointer;
+                guards.push(guard);
+            }
+        }
+        Ok((at, guards))
+    }
+
     fn statistics(&self) -> Result<Statistics, Error> {
         let channels = self.config.shape.channels;
         // At least one float, because the driver refuses to allocate nothing. The plan, which is
@@ -321,6 +388,7 @@ impl<'a> Launcher<'a> {
     fn backward<T: CudaElement>(
         &self,
         launches: impl Fn(&Plan, &Pointers) -> Vec<Launch>,
+        base: Option<&CudaView<f32>>,
         statistics: &Statistics,
         u: &impl DevicePtr<T>,
         dy: &impl DevicePtr<T>,
@@ -331,7 +399,11 @@ impl<'a> Launcher<'a> {
         self.check("dy", dy, shape.elements())?;
         self.check("du", du, shape.elements())?;
         self.check("statistics", &statistics.values, STATISTICS_PER_CHANNEL * shape.channels)?;
-        let mut dsigma = self.scratch(self.noise.map_or(0, |term| term.sigma.len()))?;
+        let groups = self.noise.map_or(0, |term| term.sigma.len());
+        if let Some(base) = base {
+            self.check("the other gradient of sigma", base, groups)?;
+        }
+        let mut dsigma = self.scratch(groups)?;
         {
             let (u, _u) = u.device_ptr(stream);
             let (dy, _dy) = dy.device_ptr(stream);
@@ -341,6 +413,8 @@ impl<'a> Launcher<'a> {
             let mut partials = self.scratch(plan.partials())?;
             let (sigma, _sigma) = self.sigma();
             let (dsigma, _dsigma) = self.pointer_mut(&mut dsigma);
+            let base = base.map(|base| base.device_ptr(stream));
+            let dsigma_base = base.as_ref().map_or(0, |(pointer, _)| *pointer);
             let (statistics, _statistics) = statistics.values.device_ptr(stream);
             let (sums, _sums) = self.pointer_mut(&mut sums);
             let (partials, _partials) = self.pointer_mut(&mut partials);
@@ -350,6 +424,7 @@ impl<'a> Launcher<'a> {
                 du,
                 sigma,
                 dsigma,
+                dsigma_base,
                 statistics,
                 sums,
                 partials,
@@ -361,28 +436,55 @@ impl<'a> Launcher<'a> {
     }
 
     pub(crate) fn launch(&self, launches: &[Launch]) -> Result<(), Error> {
-        let kernels = kernels(self.stream.context(), self.storage)?;
-        for launch in launches {
-            let mut builder = self.stream.launch_builder(&kernels[&launch.kernel]);
-            for argument in &launch.arguments {
-                match argument {
-                    Argument::Pointer(pointer) => builder.arg(pointer),
-                    Argument::Problem(problem) => builder.arg(problem),
-                    Argument::Tiling(tiling) => builder.arg(tiling),
-                    Argument::Windows(windows) => builder.arg(windows),
-                };
-            }
-            let grid = LaunchConfig {
-                grid_dim: (launch.grid, 1, 1),
-                block_dim: (BLOCK, 1, 1),
-                shared_mem_bytes: 0,
-            };
-            // SAFETY: the plan lists the kernel's arguments in its order, and `check` has compared
-            // the length and the device of every buffer with what the plan was made for.
-            unsafe { builder.launch(grid) }?;
-        }
-        Ok(())
+        launch(self.stream, self.storage, launches)
     }
+}
+
+/// Checks the length and the device of a buffer.
+pub(crate) fn check<T>(
+    stream: &Arc<CudaStream>,
+    name: &'static str,
+    buffer: &impl cudarc::driver::DeviceSlice<T>,
+    length: usize,
+) -> Result<(), Error> {
+    check_length(name, buffer.len(), length)?;
+    let expected = stream.context().ordinal();
+    let actual = buffer.stream().context().ordinal();
+    if actual != expected {
+        return Err(Error::Device { name, actual, expected });
+    }
+    Ok(())
+}
+
+/// Queues launches of the kernels of a storage.
+pub(crate) fn launch(
+    stream: &Arc<CudaStream>,
+    storage: Storage,
+    launches: &[Launch],
+) -> Result<(), Error> {
+    let kernels = kernels(stream.context(), storage)?;
+    for launch in launches {
+        let mut builder = stream.launch_builder(&kernels[&launch.kernel]);
+        for argument in &launch.arguments {
+            match argument {
+                Argument::Pointer(pointer) => builder.arg(pointer),
+                Argument::Problem(problem) => builder.arg(problem),
+                Argument::Tiling(tiling) => builder.arg(tiling),
+                Argument::Windows(windows) => builder.arg(windows),
+                Argument::Running(running) => builder.arg(running),
+                Argument::Words(words) => builder.arg(words),
+            };
+        }
+        let grid = LaunchConfig {
+            grid_dim: (launch.grid, 1, 1),
+            block_dim: (BLOCK, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the launches list each kernel's arguments in its order, and the callers have
+        // compared the length and the device of every buffer with what the launch was made for.
+        unsafe { builder.launch(grid) }?;
+    }
+    Ok(())
 }
 
 // SAFETY: plain numbers in the layout of the C structs that they mirror.
@@ -391,6 +493,10 @@ unsafe impl DeviceRepr for Problem {}
 unsafe impl DeviceRepr for Tiling {}
 // SAFETY: as above.
 unsafe impl DeviceRepr for Windows {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Running {}
+// SAFETY: its words come first, and a kernel reads no more of them than it has.
+unsafe impl DeviceRepr for Words {}
 
 type Kernels = Arc<HashMap<String, CudaFunction>>;
 

@@ -20,7 +20,11 @@ struct Problem {
     u32 relu;
     u32 batch_statistics;    // 1 if mean and rstd depend on u, which the backward pass accounts for
     float eps;               // added to the variance under the root
+    u32 scale_kind;          // what the scales of the noise are given as: SIGMA, EXPONENTIAL or SOFTPLUS
 };
+
+// sigma itself, or the rho of sigma = exp(rho) or sigma = ln(1 + exp(rho)).
+constexpr u32 SIGMA = 0, EXPONENTIAL = 1, SOFTPLUS = 2;
 
 // How a reduction is divided among blocks. `Tiling` in launches/arguments.rs mirrors it.
 //

@@ -12,9 +12,16 @@
 //!
 //! Results are the same, bit for bit, for any number of threads.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(feature = "cuda")]
+pub mod cudnn;
+#[cfg(feature = "cuda")]
+mod cudnn_library;
 mod depthwise;
 mod direct;
 mod direct_gradient;
+pub mod launches;
 mod layout;
 mod narrow;
 mod pointwise;

@@ -14,7 +14,7 @@ pub(super) enum Direction {
 }
 
 /// The sizes of a two-dimensional convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvShape {
     /// Images in the batch.
     pub batch: usize,

@@ -12,6 +12,9 @@
 //!
 //! The average counts padding as zeros (T is the size of the window everywhere), PyTorch's default.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod launches;
 mod maxima;
 mod shape;
 

@@ -34,6 +34,7 @@ MOST = ["peak_gflops", "bandwidth"]
 WARM_UP = 4
 # The cases in which ours is also timed without noise, alternately.
 NOISE_COST = ["full", "resnet20", "resnet18"]
+CASES = ["full", "quarter", "resnet20", "resnet20, affine", "resnet18", "resnet18, affine", "stock"]
 OURS, STOCK = "vmf-candle", "stock Candle"
 TORCH = {"PyTorch, NCHW": "nchw", "PyTorch, channels last": "channels_last"}
 TORCH_BF16 = {"PyTorch, channels last, bf16 autocast": "channels_last"}
@@ -295,7 +296,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="steps of a run at full width")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--only", nargs="+", choices=["full", "quarter", "stock"], help="cases to measure")
+    parser.add_argument("--only", nargs="+", choices=CASES, help="cases to measure")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no measurement that would end after this time")
     args = parser.parse_args()
     if args.cifar is None:

@@ -89,12 +89,9 @@ impl Group {
     }
 }
 
-/// Groups runs that differ only in their seed. The groups are in the order of their first runs.
+/// Groups runs that differ only in their seed, and in settings that they do not use. The groups are in the order of their first runs.
 pub fn by_configuration(members: Vec<Member>) -> Vec<Group> {
-    let same = |a: &Settings, b: &Settings| {
-        let b = Settings { seed: a.seed, ..b.clone() };
-        *a == b
-    };
+    let same = |a: &Settings, b: &Settings| a.method == b.method && fields(a) == fields(b);
     let mut groups: Vec<Group> = Vec::new();
     for member in members {
         let settings = &member.config.settings;
@@ -156,7 +153,7 @@ fn fields(settings: &Settings) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(settings) else {
         return Map::new();
     };
-    for name in ["seed", "method"].iter().chain(settings.method.unused()) {
+    for name in ["seed", "method"].iter().chain(settings.unused()) {
         fields.remove(*name);
     }
     fields
@@ -187,6 +184,9 @@ mod tests {
             labels(&[quick.clone(), none.clone(), stronger]),
             ["vmf, beta auto", "none (no KL)", "vmf, beta 0.5"]
         );
+        // A beta that is found has no schedule to differ in.
+        let warmer = Settings { warmup: 7.0, ..quick.clone() };
+        assert_eq!(labels(&[quick.clone(), warmer]), ["vmf", "vmf"]);
         // Networks of different width must not look as if they differed in their method alone.
         let wide = Settings { width: 0.5, ..none };
         assert_eq!(labels(&[quick, wide]), ["vmf, width 0.125", "none (no KL), width 0.5"]);

@@ -73,7 +73,9 @@ pub fn export(trained: &Trained, temperature: Option<f64>, dir: &Path) -> Result
     let name = name.with_context(|| format!("{} does not name a folder", dir.display()))?;
     let cannot = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
     fs::create_dir_all(parent).with_context(|| cannot("create the folder", parent))?;
-    let unfinished = parent.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    let name = name.to_string_lossy();
+    remove_leftovers(parent, &name);
+    let unfinished = parent.join(format!(".{name}.{}.tmp", std::process::id()));
     let written = write(trained, temperature, &unfinished).and_then(|()| {
         // The rename replaces an empty folder, but fails if the folder has been filled meanwhile.
         fs::rename(&unfinished, dir).with_context(|| cannot("write the folder", dir))
@@ -85,6 +87,34 @@ pub fn export(trained: &Trained, temperature: Option<f64>, dir: &Path) -> Result
     }
     lab::sync_folder(parent);
     Ok(())
+}
+
+/// Removes the unfinished folders of exports to the same place that were killed. Best effort: they
+/// do not disturb this one.
+fn remove_leftovers(parent: &Path, name: &str) {
+    let process = |entry: &fs::DirEntry| {
+        let file_name = entry.file_name();
+        let rest = file_name.to_str()?.strip_prefix(&format!(".{name}."))?;
+        rest.strip_suffix(".tmp")?.parse::<i32>().ok()
+    };
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if process(&entry).is_some_and(has_ended) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(unix)]
+fn has_ended(process: i32) -> bool {
+    // SAFETY: signal 0 is never delivered; it only asks whether the process is there.
+    let is_there = process <= 0 || unsafe { libc::kill(process, 0) } == 0;
+    // It may be there and belong to somebody else.
+    !is_there && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+#[cfg(not(unix))]
+fn has_ended(_process: i32) -> bool {
+    false
 }
 
 fn ensure_free(folder: &Path) -> Result<()> {

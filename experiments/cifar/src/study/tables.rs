@@ -177,8 +177,8 @@ pub(super) fn shift(rows: &[Row]) -> Result<Table> {
     let severities = (1..=SEVERITIES).map(|severity| format!("severity {severity}"));
     let mut table = Table::new(header.chain(severities))
         .caption("Corrupted test images, means over all corruptions.");
-    let scores: [(&str, fn(&Scores) -> f64); 3] =
-        [("accuracy", |s| s.accuracy), ("NLL", |s| s.nll), ("ECE", |s| s.ece)];
+    type Score = (&'static str, fn(&Scores) -> f64);
+    let scores: [Score; 3] = [("accuracy", |s| s.accuracy), ("NLL", |s| s.nll), ("ECE", |s| s.ece)];
     for (row, way, title) in shown(rows) {
         for (name, score) in scores {
             let cells = (0..=SEVERITIES).map(|severity| {

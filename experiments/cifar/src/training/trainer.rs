@@ -12,8 +12,8 @@ use vmf_candle::posterior::Summary;
 use vmf_candle::ranks::{Ranks, Share};
 use vmf_candle::train::backward;
 use vmf_candle::{
-    Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Posterior, Progress, cross_entropy,
-    seeded,
+    Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Moments, Posterior, Progress,
+    cross_entropy, seeded,
 };
 
 use crate::data::Dataset;
@@ -188,6 +188,10 @@ impl Trainer {
 
     /// The same training, shared with other ranks.
     pub fn across(self, ranks: Ranks) -> Result<Self> {
+        ensure!(
+            ranks.is_alone() || !self.settings.propagate,
+            "--propagate trains in one process: propagated statistics are not merged across ranks"
+        );
         let method = self.settings.method;
         ensure!(
             ranks.is_alone() || !matches!(method, Method::Ivon | Method::MeanField),
@@ -268,8 +272,16 @@ impl Trainer {
         Batches::training_share(&self.set, plan, share, self.epoch, first)
     }
 
-    /// Takes one step. If it fails, the weights are unchanged.
+    /// Takes one step. If it fails, weights and statistics are unchanged.
     pub fn train_step(&mut self, batch: Batch) -> Result<()> {
+        let taken = self.try_step(batch);
+        if taken.is_err() {
+            self.posterior.undo_statistics()?;
+        }
+        taken
+    }
+
+    fn try_step(&mut self, batch: Batch) -> Result<()> {
         let (count, ranks) = (batch.len(), self.share.ranks());
         let (images, labels) = batch.into_tensors(&self.device)?;
         if let Some(ivon) = &mut self.ivon {
@@ -315,12 +327,10 @@ impl Trainer {
 
     /// The logits of a batch, its mean negative log-likelihood, and the loss.
     fn loss(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-        let pass = self.settings.method.pass(self.settings.seed, self.step).shared(&self.share);
-        let logits = self.model.forward(images, &pass).with_context(|| {
+        let (logits, nll) = self.outputs(images, labels).with_context(|| {
             let (step, epoch) = (self.step, self.epoch + 1);
             format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
         })?;
-        let nll = cross_entropy(&logits, labels)?;
         let (examples, beta) = (self.set.train.len(), self.beta());
         let loss = match self.model.gaussians().kl()? {
             Some(kl) => {
@@ -333,6 +343,18 @@ impl Trainer {
             }
         };
         Ok((logits, nll, loss))
+    }
+
+    /// The logits of a batch, and their cross-entropy.
+    fn outputs(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
+        if self.settings.propagate {
+            let logits = self.model.propagate(&Moments::training(images))?;
+            return Ok((logits.mean().clone(), logits.cross_entropy(labels)?));
+        }
+        let pass = self.settings.method.pass(self.settings.seed, self.step).shared(&self.share);
+        let logits = self.model.forward(images, &pass)?;
+        let nll = cross_entropy(&logits, labels)?;
+        Ok((logits, nll))
     }
 
     fn take_step(&mut self, loss: &Tensor) -> Result<()> {

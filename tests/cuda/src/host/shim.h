@@ -231,6 +231,7 @@ extern "C" const char *shim_error() { return shim::error.c_str(); }
 #define __syncthreads() shim::wait(shim::State::AtBarrier, __LINE__)
 #define __shfl_down_sync(mask, value, offset) \
     shim::shuffle(mask, value, shim::current % shim::WARP + (int)(offset), __LINE__)
+#define __shfl_sync(mask, value, lane) shim::shuffle(mask, value, lane, __LINE__)
 
 // ------------------------------------------------------------------------------------------------- arithmetic
 

@@ -19,6 +19,7 @@ use crate::error::{Error, check_setting};
 use crate::finite::sum_of_squares;
 use crate::posterior::Posterior;
 use crate::ranks::Ranks;
+use crate::train::memory::keep_freed_memory;
 use crate::vars::{is_statistic, lock};
 use crate::warning::warn;
 use candle_core::backprop::GradStore;
@@ -148,6 +149,8 @@ impl Parameter {
 pub struct Adam {
     config: AdamConfig,
     parameters: Vec<Parameter>,
+    /// That of the model, if it is known.
+    posterior: Option<Posterior>,
     ranks: Ranks,
     /// Whether a step has been taken, in which parameters without a gradient were named.
     has_stepped: bool,
@@ -192,7 +195,12 @@ impl Adam {
             .collect();
         // The map has no fixed order, and the rounding of a sum depends on the order of its terms.
         parameters.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { config, parameters, ranks: Ranks::alone(), has_stepped: false })
+        Ok(Self::of(config, parameters, Some(posterior.clone())))
+    }
+
+    fn of(config: AdamConfig, parameters: Vec<Parameter>, posterior: Option<Posterior>) -> Self {
+        keep_freed_memory();
+        Self { config, parameters, posterior, ranks: Ranks::alone(), has_stepped: false }
     }
 
     /// Its settings.
@@ -269,9 +277,51 @@ impl Adam {
         }
     }
 
+    /// Fails if a layer has met statistics that are not finite and could not say so at once.
+    fn check_statistics(&self) -> Result<()> {
+        let Some(posterior) = &self.posterior else { return Ok(()) };
+        match posterior.last_pass().first_not_finite()? {
+            None => Ok(()),
+            Some(layer) => {
+                let reason = "the mean or the variance of a channel over the batch is not finite: \
+                              look for NaN in the inputs, and lower the learning rate or clip \
+                              gradients if there is none";
+                Err(Error::NonFiniteLayer { layer, reason })?
+            }
+        }
+    }
+
+    /// Without a step, the pass before it has no effect on running statistics either.
+    fn or_undo<T>(&self, result: Result<T>) -> Result<T> {
+        if let (Err(_), Some(posterior)) = (&result, &self.posterior) {
+            posterior.undo_statistics()?;
+        }
+        result
+    }
+
+    /// The gradients of a loss, added up over the ranks.
+    fn gradients(&self, loss: &Tensor) -> Result<GradStore> {
+        self.check_statistics()?;
+        let not_finite = || Error::NonFinite { what: "the loss".into() };
+        if self.ranks.is_alone() {
+            if sum_of_squares(loss)?.is_none() {
+                Err(not_finite())?
+            }
+            return backward(loss);
+        }
+        let mut gradients = backward(loss)?;
+        let variables = self.parameters.iter().map(|parameter| &parameter.var);
+        let loss = flat::sum_over(self.ranks, variables, &mut gradients, loss)?;
+        if !loss.is_finite() {
+            Err(not_finite())?
+        }
+        Ok(gradients)
+    }
+
     /// The factor by which clipping scales the gradients. Fails on the first gradient that is not
     /// finite.
     fn check_gradients(&self, grads: &GradStore) -> Result<f64> {
+        self.check_statistics()?;
         let mut squares = 0.0;
         for parameter in &self.parameters {
             if let Some(gradient) = grads.get(&parameter.var) {
@@ -302,12 +352,13 @@ impl Optimizer for Adam {
             .enumerate()
             .map(|(place, var)| Parameter::new(format!("variable {place}"), var, Group::Base))
             .collect();
-        Ok(Self { config, parameters, ranks: Ranks::alone(), has_stepped: false })
+        Ok(Self::of(config, parameters, None))
     }
 
-    /// Takes a step. If a gradient is NaN or infinite, the error names it and nothing changes.
+    /// Takes a step. If a gradient is NaN or infinite, the error names it and nothing changes; the
+    /// running statistics are those before the pass.
     fn step(&mut self, grads: &GradStore) -> Result<()> {
-        let scale = self.check_gradients(grads)?;
+        let scale = self.or_undo(self.check_gradients(grads))?;
         if !std::mem::replace(&mut self.has_stepped, true) {
             self.name_parameters_without_gradient(grads);
         }
@@ -315,6 +366,9 @@ impl Optimizer for Adam {
             if let Some(gradient) = grads.get(&parameter.var) {
                 parameter.step(gradient, scale, &self.config)?;
             }
+        }
+        if let Some(posterior) = &self.posterior {
+            posterior.last_pass().keep();
         }
         Ok(())
     }
@@ -330,22 +384,11 @@ impl Optimizer for Adam {
     }
 
     /// Computes the gradients of `loss`, adds those of all ranks up if there are several, and takes a
-    /// step. If the loss or a gradient is NaN or
-    /// infinite, the error names it and nothing changes.
+    /// step. If the loss or a gradient is NaN or infinite, the error names it and nothing changes;
+    /// the running statistics are those before the pass.
     fn backward_step(&mut self, loss: &Tensor) -> Result<()> {
-        if !self.ranks.is_alone() {
-            let mut gradients = backward(loss)?;
-            let variables = self.parameters.iter().map(|parameter| &parameter.var);
-            let loss = flat::sum_over(self.ranks, variables, &mut gradients, loss)?;
-            if !loss.is_finite() {
-                Err(Error::NonFinite { what: "the loss".into() })?
-            }
-            return self.step(&gradients);
-        }
-        if sum_of_squares(loss)?.is_none() {
-            Err(Error::NonFinite { what: "the loss".into() })?
-        }
-        self.step(&backward(loss)?)
+        let gradients = self.or_undo(self.gradients(loss))?;
+        self.step(&gradients)
     }
 }
 

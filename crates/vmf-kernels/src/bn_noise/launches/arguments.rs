@@ -57,6 +57,34 @@ pub struct Problem {
     pub batch_statistics: u32,
     /// Added to the variance under the root.
     pub eps: f32,
+    /// What the scales of the noise are given as.
+    pub scale_kind: u32,
+}
+
+/// What the scale of the noise is given as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScaleKind {
+    /// sigma itself.
+    #[default]
+    Sigma,
+    /// The rho of `sigma = exp(rho)`.
+    Exponential,
+    /// The rho of `sigma = ln(1 + exp(rho))`.
+    Softplus,
+}
+
+/// `struct Running` of bn_noise.cu: running estimates that follow the statistics of batches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Running {
+    /// The means of two sets of estimates, or 0.
+    pub mean: [u64; 2],
+    /// Their variances.
+    pub variance: [u64; 2],
+    /// The weight of the batch.
+    pub weight: f32,
+    /// What turns the biased variance of the batch into an unbiased one.
+    pub unbiased: f32,
 }
 
 /// `struct Tiling` of reduction.cuh.
@@ -87,7 +115,30 @@ pub struct Windows {
 
 // reduction.cuh and expected.cu assert the same of their structs.
 const _: () = assert!(size_of::<Problem>() == 64 && size_of::<Tiling>() == 16);
-const _: () = assert!(size_of::<Windows>() == 16);
+const _: () = assert!(size_of::<Windows>() == 16 && size_of::<Running>() == 40);
+
+/// A small struct of 32-bit words, as a kernel takes it by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Words {
+    words: [u32; 12],
+    count: usize,
+}
+
+impl Words {
+    /// The struct with these words; at most twelve.
+    pub fn new<const N: usize>(values: [u32; N]) -> Self {
+        const { assert!(N <= 12) };
+        let mut words = [0; 12];
+        words[..N].copy_from_slice(&values);
+        Self { words, count: N }
+    }
+
+    /// The words of the struct.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.words[..self.count]
+    }
+}
 
 /// One argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,6 +151,10 @@ pub enum Argument {
     Tiling(Tiling),
     /// [`Windows`], by value.
     Windows(Windows),
+    /// [`Running`], by value.
+    Running(Running),
+    /// A struct of 32-bit words, by value.
+    Words(Words),
 }
 
 impl Argument {
@@ -110,6 +165,20 @@ impl Argument {
             Argument::Problem(value) => std::ptr::from_ref(value).cast(),
             Argument::Tiling(value) => std::ptr::from_ref(value).cast(),
             Argument::Windows(value) => std::ptr::from_ref(value).cast(),
+            Argument::Running(value) => std::ptr::from_ref(value).cast(),
+            Argument::Words(value) => value.words.as_ptr().cast(),
+        }
+    }
+
+    /// Bytes of the argument's value.
+    pub fn size(&self) -> usize {
+        match self {
+            Argument::Pointer(value) => size_of_val(value),
+            Argument::Problem(value) => size_of_val(value),
+            Argument::Tiling(value) => size_of_val(value),
+            Argument::Windows(value) => size_of_val(value),
+            Argument::Running(value) => size_of_val(value),
+            Argument::Words(value) => size_of_val(value.as_slice()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The launches of expected activations.
 
-use super::{Argument, BLOCK, Launch, Plan, Pointers, Windows, pooled_name};
+use super::{Argument, BLOCK, Launch, Plan, Pointers, Windows, storage_name};
 use crate::Error;
 
 impl Plan {
@@ -34,7 +34,7 @@ impl Plan {
         let outputs = planes * u64::from(windows.output_width * windows.output_height);
         let pointers = [at.u, at.statistics, at.deviation, at.y].map(Argument::Pointer);
         let pooled = Launch {
-            kernel: pooled_name(self.storage()),
+            kernel: storage_name("expected_pooled", self.storage()),
             grid: outputs.div_ceil(u64::from(BLOCK)).min(self.resident_blocks()) as u32,
             arguments: pointers
                 .into_iter()

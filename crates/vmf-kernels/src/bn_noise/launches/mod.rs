@@ -9,7 +9,9 @@ mod arguments;
 mod expected;
 mod plan;
 
-pub use arguments::{Argument, NoiseArguments, Problem, Tiling, Windows};
+pub use arguments::{
+    Argument, NoiseArguments, Problem, Running, ScaleKind, Tiling, Windows, Words,
+};
 pub use plan::{Plan, Pointers};
 
 /// Threads of a block, `BLOCK` in reduction.cuh.
@@ -67,9 +69,26 @@ pub fn kernels(storage: Storage) -> Vec<String> {
         ["statistics", "merge_statistics", "forward", "gradient_sums", "backward", "expected"]
             .map(|kernel| kernel_name(kernel, storage, width))
     };
-    let of_any_storage = ["given_statistics", "merge_gradient_sums", "group_gradients"];
-    let pooled = pooled_name(storage);
-    let of_any_width = of_any_storage.map(String::from).into_iter().chain([pooled]);
+    let of_any_storage = [
+        "given_statistics",
+        "merge_gradient_sums",
+        "group_gradients",
+        "cross_entropy_mean",
+        "adam_squares",
+        "adam_verdict",
+        "adam_step",
+        "objective",
+    ];
+    let of_a_storage = [
+        "expected_pooled",
+        "max_pool",
+        "max_pool_backward",
+        "cross_entropy_rows",
+        "im2col",
+        "col2im",
+    ];
+    let of_a_storage = of_a_storage.map(|kernel| storage_name(kernel, storage));
+    let of_any_width = of_any_storage.map(String::from).into_iter().chain(of_a_storage);
     [1, 4].into_iter().flat_map(of_a_width).chain(of_any_width).collect()
 }
 
@@ -77,9 +96,9 @@ fn kernel_name(kernel: &str, storage: Storage, width: u32) -> String {
     format!("{kernel}_{}_by{width}", storage.name())
 }
 
-/// The kernel of the expected activation with pooling, which loads single elements.
-fn pooled_name(storage: Storage) -> String {
-    format!("expected_pooled_{}", storage.name())
+/// A kernel that loads single elements.
+pub(crate) fn storage_name(kernel: &str, storage: Storage) -> String {
+    format!("{kernel}_{}", storage.name())
 }
 
 /// The CUDA source of the kernels for one storage, ready for NVRTC: it includes no header.
@@ -90,12 +109,24 @@ pub fn source(storage: Storage) -> String {
         include_str!("../reduction.cuh"),
         include_str!("../bn_noise.cu"),
         include_str!("../../expected/expected.cu"),
+        include_str!("../../pool/pool.cu"),
+        include_str!("../../cross_entropy/cross_entropy.cu"),
+        include_str!("../../adam/adam.cu"),
+        include_str!("../../objective/objective.cu"),
+        include_str!("../../conv/im2col.cu"),
         &format!("KERNELS({c_type}, 4, {name}_by4)\nKERNELS({c_type}, 1, {name}_by1)\n"),
         &format!("EXPECTED_KERNELS({c_type}, 4, {name}_by4)\n"),
         &format!("EXPECTED_KERNELS({c_type}, 1, {name}_by1)\n"),
-        &format!("POOLED_KERNEL({c_type}, {name})\n"),
+        &format!("POOLED_KERNEL({c_type}, {name})\nMAX_POOL_KERNELS({c_type}, {name})\n"),
+        &format!("CROSS_ENTROPY_KERNEL({c_type}, {name})\nIM2COL_KERNELS({c_type}, {name})\n"),
     ]
     .concat()
+}
+
+/// Blocks of a kernel that goes over `elements` in turns, one a thread: at most so many that a
+/// thread of any GPU has more than one turn.
+pub(crate) fn covering(elements: usize) -> u32 {
+    elements.div_ceil(BLOCK as usize).clamp(1, 1 << 12) as u32
 }
 
 /// One kernel launch, of a one-dimensional grid of blocks of [`BLOCK`] threads.

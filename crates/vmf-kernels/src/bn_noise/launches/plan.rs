@@ -1,6 +1,9 @@
 //! How the work is divided among blocks, and the launches that follow from it.
 
-use super::{Argument, BLOCK, Launch, NoiseArguments, Problem, Storage, Tiling, kernel_name};
+use super::{
+    Argument, BLOCK, Launch, NoiseArguments, Problem, Running, ScaleKind, Storage, Tiling,
+    kernel_name,
+};
 use crate::Error;
 use crate::bn_noise::Config;
 use crate::layout::Layout;
@@ -19,7 +22,7 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 const VECTORS_PER_THREAD: u64 = 4;
 
 /// Addresses in device memory. A pass uses those that its documentation names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pointers {
     /// The input of the forward pass.
     pub u: u64,
@@ -31,8 +34,12 @@ pub struct Pointers {
     pub du: u64,
     /// One scale for each group of channels, `f32`; not read without noise.
     pub sigma: u64,
-    /// The gradient with respect to sigma.
+    /// The gradient with respect to sigma, or to what it is given as.
     pub dsigma: u64,
+    /// A gradient that dsigma is added to, or 0.
+    pub dsigma_base: u64,
+    /// Running estimates that follow the statistics of the batch, if there are any.
+    pub running: Running,
     /// The given mean of each channel, `f32`.
     pub mean: u64,
     /// The given variance of each channel, `f32`.
@@ -118,6 +125,7 @@ impl Plan {
             relu: config.relu.into(),
             batch_statistics: 0,
             eps: config.eps as f32,
+            scale_kind: ScaleKind::Sigma as u32,
         };
         let by_four = aligned
             && problem.positions.is_multiple_of(4)
@@ -131,6 +139,11 @@ impl Plan {
             width,
             multiprocessors,
         })
+    }
+
+    /// The same with scales that are given as something else than sigma.
+    pub fn scales(self, kind: ScaleKind) -> Self {
+        Self { problem: Problem { scale_kind: kind as u32, ..self.problem }, ..self }
     }
 
     /// Floats of scratch memory that the reductions need; 0 if no channel is cut into parts.
@@ -149,11 +162,14 @@ impl Plan {
     /// Computes the statistics of the batch, then y: reads u and sigma, writes statistics and y.
     pub fn forward_train(&self, at: &Pointers) -> Vec<Launch> {
         let problem = self.with_statistics(true);
-        let mut launches =
-            vec![self.reduction("statistics", &[at.u, at.partials, at.statistics], &problem)];
+        let pointers = [at.u, at.partials, at.statistics];
+        let mut launches = vec![self.reduction("statistics", &pointers, &problem)];
         if self.tiling.parts > 1 {
             let name = self.name("merge_statistics");
-            launches.push(self.merge(name, &[at.u, at.partials, at.statistics], &problem));
+            launches.push(self.merge(name, &pointers, &problem));
+        }
+        for launch in &mut launches {
+            launch.arguments.insert(pointers.len(), Argument::Running(at.running));
         }
         launches.push(self.forward(at, &problem));
         launches
@@ -227,7 +243,11 @@ impl Plan {
             launches.push(Launch {
                 kernel: "group_gradients".into(),
                 grid: self.groups,
-                arguments: arguments(&[at.sums, at.dsigma], problem, None),
+                arguments: arguments(
+                    &[at.sums, at.sigma, at.dsigma_base, at.dsigma],
+                    problem,
+                    None,
+                ),
             });
         }
         launches

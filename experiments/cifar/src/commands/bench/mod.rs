@@ -195,7 +195,9 @@ fn measure(args: &Args, threads: usize) -> Result<Report> {
     for step in 0..args.warm_up + args.steps {
         let mut take = |noise: bool, fastest: &mut Fastest| -> Result<f64> {
             let start = Clock::Wall.now();
-            let times = subject.step(step as u32, &images, &labels, noise, args.clock)?;
+            let (number, clock) = (step as u32, args.clock);
+            let (images, labels) = (&images, &labels);
+            let times = subject.step(Step { number, images, labels, noise, clock })?;
             if step >= args.warm_up {
                 fastest.see(times, Clock::Wall.now() - start);
             }
@@ -290,17 +292,20 @@ impl Fastest {
     }
 }
 
+/// What a step is taken on.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    number: u32,
+    images: &'a Tensor,
+    labels: &'a Tensor,
+    noise: bool,
+    clock: Clock,
+}
+
 /// A network with its optimizer.
 trait Subject {
     /// Takes a step and returns the seconds of forward pass, backward pass and optimizer.
-    fn step(
-        &mut self,
-        step: u32,
-        images: &Tensor,
-        labels: &Tensor,
-        noise: bool,
-        clock: Clock,
-    ) -> Result<[f64; 3]>;
+    fn step(&mut self, step: Step) -> Result<[f64; 3]>;
 
     /// A forward pass with running statistics.
     fn evaluate(&self, images: &Tensor, noise: bool) -> Result<()>;
@@ -327,17 +332,10 @@ impl Fused {
 }
 
 impl Subject for Fused {
-    fn step(
-        &mut self,
-        step: u32,
-        images: &Tensor,
-        labels: &Tensor,
-        noise: bool,
-        clock: Clock,
-    ) -> Result<[f64; 3]> {
+    fn step(&mut self, Step { number, images, labels, noise, clock }: Step) -> Result<[f64; 3]> {
         let start = clock.now();
         let pass = match noise {
-            true => Pass::train(1, step),
+            true => Pass::train(1, number),
             false => Pass::train_noiseless(),
         };
         let nll = cross_entropy(&self.model.forward(images, &pass)?, labels)?;
@@ -387,14 +385,7 @@ impl Stock {
 }
 
 impl Subject for Stock {
-    fn step(
-        &mut self,
-        _step: u32,
-        images: &Tensor,
-        labels: &Tensor,
-        noise: bool,
-        clock: Clock,
-    ) -> Result<[f64; 3]> {
+    fn step(&mut self, Step { images, labels, noise, clock, .. }: Step) -> Result<[f64; 3]> {
         let start = clock.now();
         let logits = self.model.forward(images, Mode { train: true, noise })?;
         let loss = cross_entropy(&logits, labels)?;

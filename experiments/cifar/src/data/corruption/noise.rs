@@ -132,7 +132,7 @@ mod tests {
         let roughness = |decay| {
             let mut stream = Stream::new(Draws::new(1, "test", 0), 0);
             let map = cloud(32, decay, &mut stream);
-            let range = (map.iter().any(|x| *x == 0.0), map.iter().any(|x| *x == 1.0));
+            let range = (map.contains(&0.0), map.contains(&1.0));
             assert_eq!(range, (true, true));
             map.windows(2).map(|pair| (pair[1] - pair[0]).abs()).sum::<f64>()
         };
