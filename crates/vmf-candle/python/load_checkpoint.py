@@ -44,8 +44,7 @@ class Network:
     def linear(self, name, x, rms):
         """Product and gain, with RMS normalization between or without."""
         u = F.linear(x, self.state[name + ".weight"])
-        u = u * (u.square().mean(-1, keepdim=True) + 1e-5).rsqrt() if rms else u
-        return u * self.state[name + ".norm.weight"]
+        return (rms_norm(u) if rms else u) * self.state[name + ".norm.weight"]
 
     def patches(self, name, x):
         """Patches of 4x4 pixels as tokens, with their positions."""
@@ -83,8 +82,13 @@ class Network:
     def __call__(self, images):
         weight, bias = (self.state[f"{self.classifier}.{which}"] for which in ("weight", "bias"))
         features = self.features(images)
-        # Over the positions of images (N, C, H, W), or over tokens (N, T, C).
-        return F.linear(features.mean((2, 3) if features.ndim == 4 else 1), weight, bias)
+        # The mean over the positions of images (N, C, H, W), or over normalized tokens (N, T, C).
+        mean = features.mean((2, 3)) if features.ndim == 4 else rms_norm(features).mean(1)
+        return F.linear(mean, weight, bias)
+
+
+def rms_norm(x):
+    return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
 
 
 def parts_of(plan):

@@ -14,6 +14,7 @@
 //! | [`trained`] | a trained network, opened to be looked at |
 //! | [`evaluation`] | how well a network predicts |
 //! | [`comparison`] | several runs side by side |
+//! | [`study`] | a list of trainings and evaluations from a file |
 //! | [`report`] | one run as an HTML page |
 //! | [`landscape`] | the loss around the trained weights of a layer |
 //! | [`prediction`] | what is in a picture |
@@ -41,6 +42,7 @@ pub mod ranks;
 pub mod report;
 pub mod run;
 pub mod settings;
+pub mod study;
 pub mod terminal;
 pub mod trained;
 pub mod training;

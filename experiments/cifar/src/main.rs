@@ -38,8 +38,12 @@ enum Command {
     Train(Box<commands::train::Args>),
     /// Score a trained network: with noise and without, with temperature scaling and without
     Eval(commands::eval::Args),
+    /// Score a network, or several as one ensemble, on corrupted and foreign images too
+    Evidence(commands::evidence::Args),
     /// Compare runs: the paper's figure, a table over seeds, a report
     Compare(commands::compare::Args),
+    /// Train and evaluate a list of networks from a file, and write tables and figures
+    Study(commands::study::Args),
     /// Describe a run in one HTML file
     Report(commands::report::Args),
     /// Draw the loss around the trained weights of a layer, and compare it with the posterior
@@ -124,7 +128,9 @@ fn run(command: Option<Command>, ranks: Ranks) -> Result<()> {
     match command.unwrap_or_else(|| Command::FirstLook(Box::default())) {
         Command::Train(args) => commands::train::run(&commands::train::Args { ranks, ..*args }),
         Command::Eval(args) => commands::eval::run(&args),
+        Command::Evidence(args) => commands::evidence::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
+        Command::Study(args) => commands::study::run(&args),
         Command::Report(args) => commands::report::run(&args),
         Command::Landscape(args) => commands::landscape::run(&args),
         Command::Predict(args) => commands::predict::run(&args),

@@ -43,6 +43,12 @@ macro_rules! settings {
             $( $(#[doc = $doc])+ #[arg(long, $($($arg)*)?)] pub $name: Option<$type>, )*
         }
 
+        impl From<&Settings> for Flags {
+            fn from(settings: &Settings) -> Self {
+                Self { $( $name: Some(settings.$name), )* }
+            }
+        }
+
         impl Flags {
             /// Overwrites the settings that were given as flags.
             pub fn apply(&self, settings: &mut Settings) {

@@ -7,12 +7,14 @@
 pub mod bench;
 pub mod compare;
 pub mod eval;
+pub mod evidence;
 pub mod export;
 pub mod fetch;
 pub mod first_look;
 pub mod landscape;
 pub mod predict;
 pub mod report;
+pub mod study;
 pub mod train;
 
 /// A failure that the command has already explained on standard error.

@@ -8,9 +8,11 @@
 
 pub mod batches;
 pub mod cifar10;
+pub mod corruption;
 mod error;
 pub mod fashion;
 pub mod fetch;
+pub mod foreign;
 pub mod random;
 pub mod synthetic;
 

@@ -51,36 +51,13 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
     )?;
     let classes = set.classes.len();
     let mut ways = Vec::new();
-    let as_trained = |images: &Tensor, _: &Pass| model.forward(images, &Pass::mean_as_trained());
     let mut add = |way| -> Result<Outputs> {
         bar.message(tables::name(way, &protocol));
-        let (samples, passes) = match way {
-            Way::Expected => (Samples::expected(&trained.posterior), 1),
-            Way::Mean | Way::MeanAsTrained => (Samples::mean(), 1),
-            Way::MonteCarlo => {
-                (Samples::monte_carlo(protocol.samples, protocol.seed), protocol.samples)
-            }
+        let seen = |passes: u64| {
+            bar.advance(passes);
+            interrupt::check()
         };
-        let predict = |split| {
-            let batches = Batches::in_order(set, split, BATCH);
-            let seen = || {
-                bar.advance(passes.into());
-                interrupt::check()
-            };
-            match way {
-                Way::MeanAsTrained => {
-                    outputs::outputs(&as_trained, batches, samples.clone(), device, seen)
-                }
-                Way::MonteCarlo if settings.method.draws_weights() => {
-                    let seen = || {
-                        bar.advance(1);
-                        interrupt::check()
-                    };
-                    weight_draws(trained, set, split, &protocol, seen)
-                }
-                _ => outputs::outputs(model, batches, samples.clone(), device, seen),
-            }
-        };
+        let predict = |split| predict(trained, set, split, way, &protocol, &seen);
         let predicted = predict(&set.test)?;
         let held_out = held_out.map(predict).transpose()?;
         ways.push(judge(way, &predicted, held_out.as_ref(), classes, &protocol)?);
@@ -106,6 +83,36 @@ pub(super) fn measure(trained: &Trained, set: &Dataset, protocol: Protocol) -> R
             is_wrong.then(|| example.probabilities[example.predicted])
         }),
     })
+}
+
+/// What a network predicts in one way for the images of a split. `seen` is told how many passes
+/// over a batch were made.
+pub(super) fn predict(
+    trained: &Trained,
+    set: &Dataset,
+    split: &Arc<Split>,
+    way: Way,
+    protocol: &Protocol,
+    seen: &dyn Fn(u64) -> Result<()>,
+) -> Result<Outputs> {
+    let Trained { model, device, posterior, .. } = trained;
+    let batches = Batches::in_order(set, split, BATCH);
+    let as_trained = |images: &Tensor, _: &Pass| model.forward(images, &Pass::mean_as_trained());
+    let one = || seen(1);
+    match way {
+        Way::Expected => {
+            outputs::outputs(model, batches, Samples::expected(posterior), device, one)
+        }
+        Way::Mean => outputs::outputs(model, batches, Samples::mean(), device, one),
+        Way::MeanAsTrained => outputs::outputs(&as_trained, batches, Samples::mean(), device, one),
+        Way::MonteCarlo if trained.config.settings.method.draws_weights() => {
+            weight_draws(trained, set, split, protocol, one)
+        }
+        Way::MonteCarlo => {
+            let samples = Samples::monte_carlo(protocol.samples, protocol.seed);
+            outputs::outputs(model, batches, samples, device, || seen(protocol.samples.into()))
+        }
+    }
 }
 
 /// The mean prediction over draws of all weights, with the running statistics that training
@@ -134,7 +141,7 @@ fn weight_draws(
 
 /// Scores one way to predict, with and without temperature scaling. The temperature is fitted to
 /// the predictions for the images that were held out, or to those for the first test images.
-fn judge(
+pub(super) fn judge(
     way: Way,
     outputs: &Outputs,
     held_out: Option<&Outputs>,
@@ -240,6 +247,7 @@ mod tests {
             labels: rows.iter().map(|(_, label)| *label).collect(),
             probabilities: rows.iter().flat_map(|(p, _)| [*p, 1.0 - p]).collect(),
             mutual_information: rows.iter().map(|(p, _)| *p / 10.0).collect(),
+            energy: vec![0.0; rows.len()],
         }
     }
 

@@ -4,6 +4,7 @@
 //! [`outputs`] runs the network over images, `measure` scores its predictions, [`results`] is what
 //! `evaluation.json` holds, and [`tables`] shows it to people.
 
+pub mod evidence;
 mod measure;
 pub mod outputs;
 pub mod results;

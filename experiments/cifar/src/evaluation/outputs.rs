@@ -1,5 +1,6 @@
 //! Runs a network over the images of a data set.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -7,7 +8,7 @@ use candle_core::{Device, Tensor};
 use vmf_candle::predict::{predict_stream, reestimate_across, reestimate_mean};
 use vmf_candle::ranks::Ranks;
 use vmf_candle::{Forward, Pass, Posterior, Samples};
-use vmf_core::metrics::{MonteCarlo, PROBABILITY_FLOOR, Predictions};
+use vmf_core::metrics::{MonteCarlo, PROBABILITY_FLOOR, Predictions, Temperature};
 
 use crate::data::batches::{Batch, Batches, Plan};
 use crate::data::{Dataset, Split};
@@ -122,7 +123,7 @@ fn scores<M: Forward>(
         rows = rest;
     }
     ranks.sum_f32(&mut probabilities)?;
-    Outputs { labels, probabilities, mutual_information: Vec::new() }.scores(classes)
+    Outputs { labels, probabilities, ..Outputs::default() }.scores(classes)
 }
 
 /// What a network predicts for images, in the order of the images.
@@ -134,6 +135,8 @@ pub struct Outputs {
     pub probabilities: Vec<f32>,
     /// Mutual information of label and weights of each image, in nats; 0 for a single pass.
     pub mutual_information: Vec<f32>,
+    /// The energy of each image, `-ln sum exp` of its logits, averaged over passes.
+    pub energy: Vec<f32>,
 }
 
 impl Outputs {
@@ -170,10 +173,13 @@ impl Outputs {
             labels: first.labels.clone(),
             probabilities: samples.mean().into_iter().map(|p| p as f32).collect(),
             mutual_information: information.collect(),
+            energy: (0..first.energy.len())
+                .map(|i| parts.iter().map(|part| part.energy[i]).sum::<f32>() / parts.len() as f32)
+                .collect(),
         })
     }
 
-    fn scores(&self, classes: usize) -> Result<Scores> {
+    pub(super) fn scores(&self, classes: usize) -> Result<Scores> {
         let predictions = Predictions::new(&self.probabilities, &self.labels, classes)?;
         Ok(Scores {
             accuracy: predictions.accuracy(),
@@ -198,12 +204,37 @@ pub fn outputs<M: Forward>(
         labels.extend(batch.labels());
         Ok(batch.into_tensors(device)?.0)
     });
+    // The prediction keeps probabilities, from which the size of the logits cannot be told.
+    let seen_logits = RefCell::new(Vec::new());
+    let watched = |images: &Tensor, pass: &Pass| {
+        let logits = model.forward(images, pass)?;
+        seen_logits.borrow_mut().push(logits.clone());
+        Ok(logits)
+    };
     let (mut probabilities, mut mutual_information) = (Vec::new(), Vec::new());
-    for prediction in predict_stream(model, images, samples) {
+    let mut energy = Vec::new();
+    for prediction in predict_stream(&watched, images, samples) {
         let prediction = prediction?;
         probabilities.extend(prediction.probs.flatten_all()?.to_vec1::<f32>()?);
         mutual_information.extend(prediction.mutual_information.to_vec1::<f32>()?);
+        energy.extend(mean_energy(&seen_logits.take(), prediction.probs.dim(0)?)?);
         seen()?;
     }
-    Ok(Outputs { labels, probabilities, mutual_information })
+    Ok(Outputs { labels, probabilities, mutual_information, energy })
+}
+
+/// The energy of each of `rows` images, averaged over all passes. A pass may hold several copies of
+/// the images.
+fn mean_energy(passes: &[Tensor], rows: usize) -> Result<Vec<f32>> {
+    let (mut sums, mut copies) = (vec![0.0; rows], 0.0);
+    for logits in passes {
+        let classes = logits.dim(1)?;
+        let values = logits.flatten_all()?.to_vec1::<f32>()?;
+        let energies = Temperature::ONE.energy(&values, classes)?;
+        for copy in energies.chunks_exact(rows) {
+            copies += 1.0;
+            sums.iter_mut().zip(copy).for_each(|(sum, energy)| *sum += energy);
+        }
+    }
+    Ok(sums.iter().map(|sum| (sum / copies) as f32).collect())
 }

@@ -44,7 +44,7 @@ struct Block {
 /// A convolution with its normalization.
 #[derive(Clone, Debug)]
 enum Conv {
-    Unit(VmfConv2d),
+    Unit(Box<VmfConv2d>),
     Gaussian(GaussianConv),
 }
 
@@ -104,7 +104,7 @@ impl NetworkConfig {
         let conv = |layer: &Layer, relu: bool| -> Result<Conv> {
             Ok(match has_gaussians {
                 true => Conv::Gaussian(gaussian(layer, relu)?),
-                false => Conv::Unit(unit(layer, relu)?),
+                false => Conv::Unit(Box::new(unit(layer, relu)?)),
             })
         };
         let mut stages = Vec::new();

@@ -2,7 +2,8 @@
 //!
 //! The image is cut into 8x8 patches of 4x4 pixels. A linear layer with RMS normalization makes a
 //! token of each, to which a learned vector for its position is added. Blocks in the style of
-//! OLMo 2 follow ([`TransformerBlock`]), and the mean over the tokens is classified.
+//! OLMo 2 follow ([`TransformerBlock`]), and the mean over the tokens, after
+//! an RMS normalization, is classified.
 
 use anyhow::{Result, bail};
 use candle_core::Tensor;
