@@ -178,6 +178,14 @@ impl NormStats {
         }
     }
 
+    /// What follows the batches of training, for a kernel that writes it: both sets of mean and
+    /// variance, and the weight of a batch in them.
+    #[cfg(feature = "cuda")]
+    pub(super) fn following(&self) -> ([[&Tensor; 2]; 2], f64) {
+        let Self { noisy, noise_free, momentum, .. } = self;
+        ([[&noisy.mean, &noisy.var], [&noise_free.mean, &noise_free.var]], *momentum)
+    }
+
     /// Moves the running statistics towards those of a batch with `count` values per channel.
     /// Returns false, and changes nothing, if those are not finite: a single NaN would stay in the
     /// running statistics for good.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::PoisonError;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use vmf_candle::posterior::Summary;
 use vmf_candle::ranks::{Ranks, Share};
 use vmf_candle::{
     Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Pass, Posterior, Progress,
-    cross_entropy, seeded,
+    cross_entropy_counted, seeded,
 };
 
 use crate::data::Dataset;
@@ -178,6 +178,11 @@ impl Trainer {
         self.is_stop_agreed
     }
 
+    /// Whether it computes on a GPU, where every look at a value waits for the device.
+    pub fn is_on_gpu(&self) -> bool {
+        !self.device.is_cpu()
+    }
+
     /// Number of finished epochs.
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -254,14 +259,17 @@ impl Trainer {
             let (step, epoch) = (self.step, self.epoch + 1);
             format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
         })?;
-        let nll = cross_entropy(&logits, &labels)?;
+        let (nll, right) = cross_entropy_counted(&logits, &labels)?;
         let elbo = Elbo::new(self.set.train.len()).beta(self.beta()).share(&self.share);
         let loss = elbo.loss(&nll, &self.posterior)?;
+        if self.device.is_cuda() && ranks.is_alone() {
+            return self.finish_step(&loss.total, &[&loss.nll, &right], (&images, &labels));
+        }
         // All ranks learn the same, so that they fail or stop together.
         let mut sums = [
             scalar(&loss.nll)? * count as f64,
             scalar(&loss.total)?,
-            correct(&logits, &labels)? as f64,
+            scalar(&right)?,
             f64::from(u8::from(interrupt::asked())),
         ];
         ranks.sum_f64(&mut sums)?;
@@ -286,6 +294,32 @@ impl Trainer {
         self.state.step_in_epoch += 1;
         self.state.sums.images += images_of_batch;
         self.state.sums.nll += nll;
+        self.state.sums.correct += correct as u64;
+        Ok(())
+    }
+
+    /// The rest of a step on a GPU, which is read back once: everything is queued first, and the
+    /// device itself leaves the weights as they are if the loss or a gradient is not finite.
+    fn finish_step(
+        &mut self,
+        total: &Tensor,
+        scalars: &[&Tensor],
+        trained: (&Tensor, &Tensor),
+    ) -> Result<()> {
+        self.is_stop_agreed = interrupt::asked();
+        self.adam.set_learning_rate(self.settings.lr_at(self.time()));
+        let values = self.adam.backward_step_watching(total, scalars).with_context(|| {
+            let (step, epoch) = (self.step, self.epoch + 1);
+            format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
+        })?;
+        let [nll, correct] = values[..] else { bail!("a step reported {values:?}") };
+        self.warn_of_divergence(nll);
+        self.find_beta(trained)?;
+        let images = self.share.batch() as u64;
+        self.step += 1;
+        self.state.step_in_epoch += 1;
+        self.state.sums.images += images;
+        self.state.sums.nll += nll * images as f64;
         self.state.sums.correct += correct as u64;
         Ok(())
     }
@@ -489,11 +523,4 @@ impl Trainer {
 
 fn scalar(tensor: &Tensor) -> Result<f64> {
     Ok(tensor.to_dtype(DType::F64)?.to_scalar()?)
-}
-
-fn correct(logits: &Tensor, labels: &Tensor) -> Result<u64> {
-    let predicted = logits.detach().argmax(1)?.to_vec1::<u32>()?;
-    let labels = labels.to_vec1::<u32>()?;
-    let right = predicted.iter().zip(&labels).filter(|(a, b)| a == b);
-    Ok(right.count() as u64)
 }
