@@ -162,7 +162,8 @@ fn a_step_of_vgg16_is_held_to_its_launches() -> Result<()> {
     let merges = 2 * 13;
     assert!(launches + calls + merges <= 200, "{launches} launches and {calls} library calls");
     assert_eq!(reads, 1, "blocking reads");
-    assert!(uploads <= 2, "{uploads} uploads");
+    // The tables of Adam and of the objective, and shapes of broadcasts that Candle uploads.
+    assert!(uploads <= 8, "{uploads} uploads");
     Ok(())
 }
 
