@@ -262,6 +262,8 @@
 //! [`vmf_conv2d`]: layers::vmf_conv2d
 //! [`vmf_linear`]: layers::vmf_linear
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod dtype;
 mod error;
 mod finite;
@@ -302,6 +304,7 @@ pub mod prelude {
     pub use crate::posterior::Posterior;
     pub use crate::predict::{Samples, predict, predict_values, reestimate};
     pub use crate::train::{
-        Adam, AdamConfig, AutoBeta, Elbo, Schedule, cross_entropy, gaussian_nll,
+        Adam, AdamConfig, AutoBeta, Elbo, Schedule, cross_entropy, cross_entropy_counted,
+        gaussian_nll,
     };
 }

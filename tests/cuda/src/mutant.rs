@@ -39,7 +39,7 @@ pub fn expect_all_caught(program: &Program, check: impl Fn(&Program) -> Result<(
 }
 
 /// The defects.
-pub const MUTANTS: [Mutant; 19] = [
+pub const MUTANTS: [Mutant; 26] = [
     Mutant {
         defect: "no barrier before the block's sums are merged",
         from: "sums[threadIdx.x] = mine;\n    __syncthreads();",
@@ -125,6 +125,41 @@ pub const MUTANTS: [Mutant; 19] = [
         defect: "a window misses its last element",
         from: "element(windows.input_width + 1)",
         to: "element(windows.input_width)",
+    },
+    Mutant {
+        defect: "the last of several maxima gets the gradient",
+        from: "value > largest || value != value",
+        to: "value >= largest || value != value",
+    },
+    Mutant {
+        defect: "a maximum hides a NaN",
+        from: "value > largest || value != value",
+        to: "value > largest",
+    },
+    Mutant {
+        defect: "of equal logits the last is the prediction",
+        from: "other.place < place",
+        to: "other.place > place",
+    },
+    Mutant {
+        defect: "gradients are not clipped",
+        from: "(norm > rule.clip ? rule.clip / norm : 1.0f)",
+        to: "1.0f",
+    },
+    Mutant {
+        defect: "a step is taken although the loss is not finite",
+        from: "0.0 * total == 0.0 && 0.0f * loss == 0.0f",
+        to: "0.0 * total == 0.0",
+    },
+    Mutant {
+        defect: "the radial part of a gradient is doubled, not removed",
+        from: "fmaf(-radial, w, scale",
+        to: "fmaf(radial, w, scale",
+    },
+    Mutant {
+        defect: "a strided convolution's gradient comes from windows between its windows",
+        from: "if (down % of.stride != 0 || right % of.stride != 0) continue;",
+        to: "",
     },
     Mutant {
         defect: "pooling writes one output too many",

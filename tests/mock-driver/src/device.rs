@@ -84,7 +84,9 @@ fn owner(address: u64) -> Result<usize, String> {
 }
 
 pub(crate) fn free(address: u64) -> Result<(), String> {
-    with_memory(owner(address)?, |memory| memory.free(address))
+    let bytes = with_memory(owner(address)?, |memory| memory.free(address))?;
+    crate::counts::freed(bytes as u64);
+    Ok(())
 }
 
 pub(crate) fn read(address: u64, bytes: usize) -> Result<Vec<u8>, String> {

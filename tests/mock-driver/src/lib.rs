@@ -13,12 +13,16 @@
 //! its launches fail.
 #![allow(non_snake_case, reason = "the functions have the names of the driver API")]
 
+pub mod counts;
+pub mod cudnn;
 mod device;
+mod element;
 mod launch;
 pub mod libraries;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use counts::{Count, count};
 use device::{DEVICES, Status, context_of, current, device_of, select, with_memory};
 use launch::{Function, LoadedModule};
 
@@ -163,7 +167,10 @@ driver! {
         };
         match bytes {
             0 => Status::InvalidValue,
-            _ => give(address, with_memory(device, |memory| memory.allocate(&vec![0xff; bytes]))),
+            _ => {
+                counts::allocated(bytes as u64);
+                give(address, with_memory(device, |memory| memory.allocate(&vec![0xff; bytes])))
+            }
         }
     }
 
@@ -184,16 +191,21 @@ driver! {
 
     /// Fills memory with a byte.
     fn cuMemsetD8Async(address: u64, value: u8, bytes: usize, _stream: Handle) {
+        count(Count::Fills, 1);
         Status::of(device::write(address, &vec![value; bytes]))
     }
 
     /// Copies from the host.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, bytes: usize, _stream: Handle) {
+        count(Count::Uploads, 1);
+        count(Count::BytesUploaded, bytes as u64);
         Status::of(device::write(to, std::slice::from_raw_parts(from, bytes)))
     }
 
     /// Copies to the host.
     fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, bytes: usize, _stream: Handle) {
+        count(Count::Reads, 1);
+        count(Count::BytesRead, bytes as u64);
         let copied = device::read(from, bytes);
         Status::of(copied.map(|copy| to.copy_from_nonoverlapping(copy.as_ptr(), bytes)))
     }
@@ -257,6 +269,7 @@ driver! {
         if [grid_y, grid_z, block_y, block_z] != [1; 4] || shared_bytes != 0 {
             return Status::InvalidValue.because("more than one dimension, or dynamic shared memory");
         }
+        count(Count::Launches, 1);
         let function = &*function.cast::<Function>();
         Status::of(function.launch(grid_x, block_x, parameters))
     }

@@ -6,7 +6,9 @@
 
 use std::ffi::{c_int, c_longlong, c_ulonglong, c_void};
 
-use crate::{Handle, device};
+use crate::Handle;
+use crate::counts::{Count, count};
+use crate::element::Element;
 
 /// `CUBLAS_STATUS_SUCCESS` and `CURAND_STATUS_SUCCESS`.
 const SUCCESS: c_int = 0;
@@ -16,6 +18,10 @@ const FAILED: c_int = 13;
 const NOT_SUPPORTED: c_int = 15;
 /// `CUDA_R_32F`.
 const SINGLE: c_int = 0;
+/// `CUBLAS_COMPUTE_32F`.
+const COMPUTE_SINGLE: c_int = 68;
+/// `CUBLAS_COMPUTE_32F_FAST_TF32`.
+const COMPUTE_TF32: c_int = 77;
 /// `CUBLAS_OP_N`: a matrix as it is.
 const PLAIN: c_int = 0;
 
@@ -61,6 +67,7 @@ does_nothing! {
 
 /// A batch of matrices in device memory, each stored column by column.
 struct Matrices {
+    element: Element,
     address: u64,
     transposed: bool,
     leading: usize,
@@ -70,7 +77,7 @@ struct Matrices {
 impl Matrices {
     /// Where matrix `index` begins.
     fn start(&self, index: usize) -> u64 {
-        self.address.wrapping_add_signed(4 * index as i64 * self.stride)
+        self.address.wrapping_add_signed(self.element.bytes() as i64 * index as i64 * self.stride)
     }
 
     /// Reads matrix `index`, which is `rows x columns` after its transposition, as a function of
@@ -80,15 +87,14 @@ impl Matrices {
         index: usize,
         rows: usize,
         columns: usize,
-    ) -> Result<impl Fn(usize, usize) -> f32, String> {
+    ) -> Result<impl Fn(usize, usize) -> f64, String> {
         let (inner, outer) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let elements = self.leading * (outer - 1) + inner;
-        let bytes = device::read(self.start(index), 4 * elements)?;
+        let values = self.element.read(self.start(index), elements)?;
         let (leading, transposed) = (self.leading, self.transposed);
         Ok(move |row: usize, column: usize| {
             let at = if transposed { row * leading + column } else { column * leading + row };
-            let (_, rest) = bytes.split_at(4 * at);
-            f32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]])
+            values[at]
         })
     }
 }
@@ -121,14 +127,37 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
     c_leading: c_int,
     c_stride: c_longlong,
     batch: c_int,
-    _compute_type: c_int,
+    compute_type: c_int,
     _algorithm: c_int,
 ) -> c_int {
-    if [a_type, b_type, c_type] != [SINGLE; 3] {
-        eprintln!("mock driver: a matrix product in another type than f32");
+    let element = match (a_type, compute_type) {
+        (SINGLE, COMPUTE_SINGLE | COMPUTE_TF32) => Element::Single,
+        (2, COMPUTE_SINGLE) => Element::Half,
+        (14, COMPUTE_SINGLE) => Element::Bfloat,
+        _ => {
+            eprintln!("mock driver: a product of the type {a_type}, computed in {compute_type}");
+            return NOT_SUPPORTED;
+        }
+    };
+    if [b_type, c_type] != [a_type; 2] || [rows, columns, depth, batch].iter().any(|&n| n < 1) {
+        eprintln!("mock driver: a product of several types, or an empty one");
         return NOT_SUPPORTED;
     }
+    let shortest = |operation: c_int, plain: c_int, transposed: c_int| {
+        if operation == PLAIN { plain } else { transposed }
+    };
+    if a_leading < shortest(a_operation, rows, depth)
+        || b_leading < shortest(b_operation, depth, columns)
+        || c_leading < rows
+    {
+        eprintln!(
+            "mock driver: the leading dimensions {a_leading}, {b_leading}, {c_leading} are too small"
+        );
+        return NOT_SUPPORTED;
+    }
+    count(Count::LibraryCalls, 1);
     let matrices = |address: u64, operation: c_int, leading: c_int, stride: c_longlong| Matrices {
+        element,
         address,
         transposed: operation != PLAIN,
         leading: leading as usize,
@@ -144,26 +173,19 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
         let left = a.read(index, rows, depth)?;
         let right = b.read(index, depth, columns)?;
         for column in 0..columns {
-            let start = c.start(index) + 4 * (column * c.leading) as u64;
-            let before = device::read(start, 4 * rows)?;
-            let after: Vec<u8> = before
-                .chunks_exact(4)
+            let start = c.start(index) + (element.bytes() * column * c.leading) as u64;
+            let before = element.read(start, rows)?;
+            let after: Vec<f64> = before
+                .iter()
                 .enumerate()
-                .flat_map(|(row, before)| {
-                    let sum: f64 = (0..depth)
-                        .map(|k| f64::from(left(row, k)) * f64::from(right(k, column)))
-                        .sum();
+                .map(|(row, before)| {
+                    let sum: f64 = (0..depth).map(|k| left(row, k) * right(k, column)).sum();
                     // With beta = 0 the old value does not count: new memory is NaN.
-                    let before = match beta {
-                        0.0 => 0.0,
-                        _ => {
-                            beta * f32::from_le_bytes([before[0], before[1], before[2], before[3]])
-                        }
-                    };
-                    (alpha * sum as f32 + before).to_le_bytes()
+                    let kept = if beta == 0.0 { 0.0 } else { f64::from(beta) * before };
+                    f64::from(alpha) * sum + kept
                 })
                 .collect();
-            device::write(start, &after)?;
+            element.write(start, &after)?;
         }
         Ok(())
     };

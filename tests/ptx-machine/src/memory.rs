@@ -37,9 +37,9 @@ impl Memory {
         address
     }
 
-    /// Frees an allocation.
-    pub fn free(&mut self, address: u64) -> Result<(), String> {
-        let freed = self.allocations.remove(&address).map(|_| ());
+    /// Frees an allocation, and returns its size.
+    pub fn free(&mut self, address: u64) -> Result<usize, String> {
+        let freed = self.allocations.remove(&address).map(|memory| memory.len());
         freed.ok_or_else(|| format!("{address:#x} is not the start of an allocation"))
     }
 

@@ -207,6 +207,18 @@ impl NormStats {
         self.update(source, &batch, &LastPass::default())
     }
 
+    /// What follows the batches of training, for a kernel that writes it: both sets of mean and
+    /// variance, and the weight of a batch in them. The pass can still be undone.
+    #[cfg(feature = "cuda")]
+    pub(super) fn following(&self, last_pass: &LastPass) -> Result<([[&Tensor; 2]; 2], f64)> {
+        let Self { noisy, noise_free, momentum, .. } = self;
+        for running in [noisy, noise_free] {
+            last_pass.remember(&running.mean)?;
+            last_pass.remember(&running.var)?;
+        }
+        Ok(([[&noisy.mean, &noisy.var], [&noise_free.mean, &noise_free.var]], *momentum))
+    }
+
     /// Moves the running statistics towards those of a batch.
     pub(super) fn update(
         &self,

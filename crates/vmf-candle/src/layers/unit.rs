@@ -93,6 +93,10 @@ impl Unit {
         let noise = pass.noise(self.stream, &[batch, out_channels, height, width])?;
         let op = ops::Unit { kernel: unit, noise };
 
+        #[cfg(feature = "cuda")]
+        if let Some(ys) = self.train_on_cuda(&op, xs, skip, pass)? {
+            return Ok(ys);
+        }
         let (w, sigma, source) = (self.weight.effective()?, self.sigma.sigma()?, pass.statistics());
         let inputs = Inputs { xs, w: &w, sigma: &sigma, affine: self.norm.affine(), skip };
         if pass.is_expected() {
@@ -109,6 +113,31 @@ impl Unit {
                 Ok(ys)
             }
         }
+    }
+
+    /// The output in training by the CUDA kernels, which also move the running statistics; `None` if
+    /// they cannot compute it.
+    #[cfg(feature = "cuda")]
+    fn train_on_cuda(
+        &self,
+        op: &ops::Unit,
+        xs: &Images,
+        skip: Option<&Images>,
+        pass: &Pass,
+    ) -> Result<Option<Images>> {
+        let is_batch = matches!(pass.statistics(), crate::pass::StatisticsSource::Batch);
+        if skip.is_some() || self.norm.affine().is_some() || pass.is_expected() || !is_batch {
+            return Ok(None);
+        }
+        let (running, momentum) = self.norm.following(&self.last_pass)?;
+        let (w, rho) = (self.weight.effective()?, self.sigma.rho());
+        let parameterization = self.sigma.config().parameterization;
+        let training = ops::Training { w: &w, rho: &rho, parameterization, running, momentum };
+        let ys = op.train_on_cuda(xs, &training)?;
+        if ys.is_some() {
+            self.sigma.mark_used();
+        }
+        Ok(ys)
     }
 
     /// The standard deviation in front of the activation, one value per channel: what the unit

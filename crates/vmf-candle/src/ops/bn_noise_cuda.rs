@@ -1,18 +1,16 @@
 //! The node on a CUDA device. It runs on Candle's own stream, and nothing here waits for the GPU.
 
 use super::bn_noise::{BnNoise, Saved, Statistics};
+use crate::cuda::from_storage as tensor;
+pub(super) use crate::cuda::{Located, cuda, view};
 use crate::error::Error;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::CudaView;
 use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorage, WrapErr};
-use candle_core::op::BackpropOp;
-use candle_core::{DType, Device, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{DType, Device, Result, Shape, Tensor};
 use half::{bf16, f16};
 use vmf_kernels::bn_noise::cuda::{self as kernel, CudaElement, NoiseTerm};
 use vmf_kernels::bn_noise::launches::ScaleKind;
-
-/// A contiguous tensor in device memory.
-pub(super) type Located<'a> = (&'a CudaStorage, &'a Layout);
 
 /// y. The statistics stay with the node.
 pub(super) fn forward(node: &BnNoise, u: Located, sigma: Located) -> Result<CudaStorage> {
@@ -112,25 +110,7 @@ fn noise_term<'a>(node: &BnNoise, sigma: &'a CudaView<'a, f32>) -> Option<NoiseT
     node.noise.map(|noise| NoiseTerm { noise, sigma, kind: ScaleKind::Sigma })
 }
 
-pub(super) fn view<'a, T: CudaDType>((storage, layout): Located<'a>) -> Result<CudaView<'a, T>> {
-    match layout.contiguous_offsets() {
-        Some((start, end)) => Ok(storage.as_cuda_slice::<T>()?.slice(start..end)),
-        None => candle_core::bail!("bn-noise needs contiguous tensors"),
-    }
-}
-
-pub(super) fn cuda(storage: &Storage) -> Result<&CudaStorage> {
-    match storage {
-        Storage::Cuda(storage) => Ok(storage),
-        _ => candle_core::bail!("bn-noise: expected a tensor on the GPU"),
-    }
-}
-
 /// A statistic as the kernels take it.
 pub(super) fn on_device(statistic: &Tensor, device: &CudaDevice) -> Result<Tensor> {
     statistic.to_device(&Device::Cuda(device.clone()))?.to_dtype(DType::F32)?.contiguous()
-}
-
-fn tensor(storage: CudaStorage, shape: &Shape) -> Tensor {
-    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }

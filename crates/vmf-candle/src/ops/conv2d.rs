@@ -14,7 +14,8 @@ use vmf_kernels::conv::{Conv2d, ConvShape};
 /// Convolution of images with a kernel; the arguments are those of [`Tensor::conv2d`].
 ///
 /// In f32 on a CPU the kernels of `vmf-kernels` compute it, with the same bits on any number of
-/// threads. In other dtypes and on other devices Candle does.
+/// threads; on an NVIDIA GPU cuDNN does, or matrix products where it is not installed. Otherwise
+/// Candle does.
 ///
 /// # Shapes
 /// `xs` (N, C, H, W), `weight` (M, C / groups, kh, kw); output (N, M, H', W').
@@ -64,8 +65,12 @@ pub fn conv2d(
     Images::hwnc(xs.apply_op2(&weight.contiguous()?, node)?).to_tensor()
 }
 
-/// Candle's convolution.
+/// The convolution by Candle, or on a GPU by the kernels for it.
 pub(crate) fn candle_conv2d(xs: &Tensor, weight: &Tensor, shape: &ConvShape) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if crate::cuda::has_kernels(xs) && xs.dtype() == weight.dtype() {
+        return super::conv2d_cuda::conv2d(xs, weight, shape);
+    }
     let ConvShape { padding, stride, dilation, groups, .. } = *shape;
     let unused = [0, 1].map(|axis| {
         let reach = dilation * (shape.kernel[axis] - 1) + 1;

@@ -6,6 +6,8 @@ mod bn_noise;
 #[cfg(feature = "cuda")]
 mod bn_noise_cuda;
 mod conv2d;
+#[cfg(feature = "cuda")]
+mod conv2d_cuda;
 mod expected;
 #[cfg(feature = "cuda")]
 mod expected_cuda;
@@ -14,12 +16,16 @@ mod layout;
 mod linear;
 mod mapped;
 mod pool;
+#[cfg(feature = "cuda")]
+mod pool_cuda;
 mod propagate;
 mod reference;
 mod rotary;
 mod row_norm;
 mod smooth;
 mod unit;
+#[cfg(feature = "cuda")]
+mod unit_cuda;
 
 pub use attention::attention;
 pub use bn_noise::{Statistics, bn_noise, bn_noise_config, bn_noise_eval};
@@ -41,3 +47,5 @@ pub(crate) use linear::linear_norm;
 pub(crate) use propagate::UncertainImages;
 pub(crate) use row_norm::{Given, Rows, norm_rows};
 pub(crate) use unit::{Inputs, Unit};
+#[cfg(feature = "cuda")]
+pub(crate) use unit_cuda::{Training, scale_kind};

@@ -57,6 +57,14 @@ fn pool(
         && xs.dtype() == DType::F32
         && kernel * kernel <= LARGEST_WINDOW
         && xs.elem_count() > 0;
+    #[cfg(feature = "cuda")]
+    if crate::cuda::has_kernels(xs)
+        && reduction == Reduction::Max
+        && kernel * kernel <= LARGEST_WINDOW
+        && xs.elem_count() > 0
+    {
+        return super::pool_cuda::max_pool2d(xs, shape);
+    }
     if !is_fused {
         return pool_reference(xs, reduction, &shape);
     }

@@ -42,9 +42,15 @@ impl LastPass {
 
     /// Gives a statistic a new value.
     pub(crate) fn set(&self, statistic: &Var, value: &Tensor) -> Result<()> {
+        self.remember(statistic)?;
+        statistic.set(value)
+    }
+
+    /// Keeps the value of a statistic that is about to change.
+    pub(crate) fn remember(&self, statistic: &Var) -> Result<()> {
         let before = statistic.as_detached_tensor().copy()?;
         self.lock().before.push((statistic.clone(), before));
-        statistic.set(value)
+        Ok(())
     }
 
     /// Leaves the question whether a layer's statistics are finite for later.

@@ -64,6 +64,16 @@ pub(crate) fn deliver(argument: &Tensor, gradient: Tensor) -> Option<Tensor> {
     })
 }
 
+/// Takes back a gradient that was delivered for `argument`, to add another to it.
+#[cfg(feature = "cuda")]
+pub(crate) fn take_delivered(argument: &Tensor) -> Option<Tensor> {
+    DELIVERED.with_borrow_mut(|delivered| {
+        let delivered = delivered.as_mut()?;
+        let place = delivered.iter().position(|(variable, _)| variable.id() == argument.id())?;
+        Some(delivered.remove(place).1)
+    })
+}
+
 /// The collection of a [`backward`] on this thread. Dropping it restores the collection that it
 /// interrupted, if there was one.
 struct Collection {

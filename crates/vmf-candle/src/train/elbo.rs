@@ -77,9 +77,19 @@ impl Elbo {
             posterior.undo_statistics()?;
         }
         posterior.watch_for_collapse()?;
-        let kl = posterior.kl()?;
         // The KL is the same on all ranks, and counts once.
         let once = share.map_or(1.0, |share| share.ranks().size() as f64);
+        #[cfg(feature = "cuda")]
+        {
+            let shared = share.map(|share| mean_nll * share.weight()).transpose()?;
+            let (own, weight) =
+                (shared.as_ref().unwrap_or(mean_nll), beta / train_len as f64 / once);
+            let made = super::elbo_cuda::objective(own, &posterior.specs(), weight)?;
+            if let Some((total, kl)) = made {
+                return Ok(Loss { total, nll: mean_nll.clone(), kl });
+            }
+        }
+        let kl = posterior.kl()?;
         let scaled = (&kl * (beta / train_len as f64 / once))?
             .to_dtype(mean_nll.dtype())?
             .to_device(mean_nll.device())?;

@@ -17,6 +17,30 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     cross_entropy_smoothed(logits, labels, 0.0)
 }
 
+/// [`cross_entropy`] of logits (N, classes), and how many of the N predictions are right, an `f32`
+/// scalar. On a GPU neither has to be read to compute the other.
+pub fn cross_entropy_counted(logits: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if is_for_cuda(logits, labels) {
+        check_shape(logits.dims()[0] == labels.dims()[0], "cross-entropy", || {
+            let (logits, labels) = (logits.dims(), labels.dims());
+            format!("logits of shape {logits:?} (.., classes), labels of shape {labels:?}")
+        })?;
+        return super::loss_cuda::cross_entropy(logits, labels, 0.0);
+    }
+    let loss = cross_entropy(logits, labels)?;
+    let right = logits.detach().argmax(D::Minus1)?.eq(&labels.to_dtype(DType::U32)?)?;
+    Ok((loss, right.to_dtype(DType::F32)?.sum_all()?))
+}
+
+/// Whether the CUDA kernel computes the cross-entropy of a matrix of logits.
+#[cfg(feature = "cuda")]
+fn is_for_cuda(logits: &Tensor, labels: &Tensor) -> bool {
+    let is_plain = logits.rank() == 2 && labels.rank() == 1 && labels.elem_count() > 0;
+    let on_one_device = labels.device().same_device(logits.device());
+    is_plain && on_one_device && crate::cuda::has_kernels(logits) && labels.dtype() == DType::U32
+}
+
 /// [`cross_entropy`] with label smoothing: the target is the label with weight `1 - smoothing` and
 /// the uniform distribution over all classes with weight `smoothing`.
 pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
@@ -35,6 +59,10 @@ pub fn cross_entropy_smoothed(logits: &Tensor, labels: &Tensor, smoothing: f64) 
     check_shape(labels.elem_count() > 0, "cross-entropy", || {
         "the batch is empty: it has no examples".into()
     })?;
+    #[cfg(feature = "cuda")]
+    if is_for_cuda(logits, &labels) {
+        return Ok(super::loss_cuda::cross_entropy(logits, &labels, smoothing)?.0);
+    }
     warn_of_probabilities(logits)?;
     let log_probs = log_softmax(logits)?;
     let labels = labels.to_dtype(DType::U32)?.unsqueeze(1)?;

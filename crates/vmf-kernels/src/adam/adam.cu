@@ -99,7 +99,7 @@ adam_verdict(const Parameter *table, const double *partials, const float *const 
     if (threadIdx.x != 0) return;
     double total = 0.0;
     for (u32 parameter = 0; parameter < rule.parameters; ++parameter) total += squares[parameter];
-    const float norm = (float)sqrt(total), loss = *watched[0];
+    const float norm = (float)sqrt(total), loss = rule.extras > 0 ? *watched[0] : 0.0f;
     // 0 x is 0 for every number, and NaN for what is none.
     const bool finite = 0.0 * total == 0.0 && 0.0f * loss == 0.0f;
     report[0] = finite ? (norm > rule.clip ? rule.clip / norm : 1.0f) : 0.0f;

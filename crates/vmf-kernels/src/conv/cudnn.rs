@@ -2,8 +2,8 @@
 //!
 //! cuDNN is opened at run time if it is installed. The algorithm and its workspace are chosen once
 //! for a shape and kept for the life of the process. Only algorithms that give the same bits every
-//! time are used. Products of `f32` are in TF32, as in PyTorch, unless [`set_strict`] asks for
-//! single precision. Tensors are NCHW and weights (M, C / groups, kh, kw).
+//! time are used. Products of `f32` are in TF32, as in PyTorch, unless [`set_strict`] or
+//! `VMF_STRICT_F32=1` in the environment asks for single precision. Tensors are NCHW and weights (M, C / groups, kh, kw).
 
 use super::ConvShape;
 use super::cudnn_library::{Algorithm, Functions, Opaque, library};
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// Which of the three products of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,10 @@ const DEFAULT_MATH: c_int = 0;
 /// `CUDNN_FMA_MATH`: single precision for `f32`.
 const FMA_MATH: c_int = 3;
 
-static STRICT: AtomicBool = AtomicBool::new(false);
+/// Also set by the environment, `VMF_STRICT_F32=1`.
+static STRICT: LazyLock<AtomicBool> = LazyLock::new(|| {
+    AtomicBool::new(std::env::var("VMF_STRICT_F32").is_ok_and(|value| value == "1"))
+});
 
 /// Whether products of `f32` are in single precision instead of TF32, for convolutions from now on.
 pub fn set_strict(strict: bool) {

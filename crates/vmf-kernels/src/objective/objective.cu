@@ -27,7 +27,7 @@ __device__ __forceinline__ double logistic_of(double x) {
 extern "C" __global__ void __launch_bounds__(BLOCK)
 objective(const Layer *layers, const float *nll, const double *weight, float *slopes, double *kl, float *total,
           u32 count) {
-    __shared__ double sums[BLOCK];
+    __shared__ double terms[BLOCK];
     double mine = 0.0;
     for (u32 i = threadIdx.x; i < count; i += BLOCK) {
         const Layer layer = layers[i];
@@ -44,11 +44,11 @@ objective(const Layer *layers, const float *nll, const double *weight, float *sl
             slopes[layer.first_slope + group] = (float)(-2.0 * *weight * layer.factor * logistic_of(x) * slope);
         }
     }
-    sums[threadIdx.x] = mine;
+    terms[threadIdx.x] = mine;
     __syncthreads();
     if (threadIdx.x == 0) {
         double sum = 0.0;
-        for (int other = 0; other < BLOCK; ++other) sum += sums[other];
+        for (int other = 0; other < BLOCK; ++other) sum += terms[other];
         *kl = sum;
         *total = (float)(*nll + *weight * sum);
     }

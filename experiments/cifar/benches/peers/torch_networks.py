@@ -41,7 +41,7 @@ class Unit(nn.Module):
         if not self.channels_last:
             return torch.randn_like(x)
         batch, channels, height, width = x.shape
-        return torch.randn(batch, height, width, channels, dtype=x.dtype).permute(0, 3, 1, 2)
+        return torch.randn(batch, height, width, channels, dtype=x.dtype, device=x.device).permute(0, 3, 1, 2)
 
     def forward(self, x):
         x = self.norm(self.conv(x))
@@ -108,21 +108,28 @@ def main():
     parser.add_argument("--no-noise", action="store_true")
     parser.add_argument("--affine", action="store_true", help="a gain and a shift behind each normalization")
     parser.add_argument("--autocast", action="store_true", help="compute in bf16 where PyTorch thinks it safe")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     channels_last = args.layout == "channels_last"
-    model = (Vgg16 if args.model == "vgg16" else ResNet)(args)
-    images = torch.randn(args.batch, 3, 32, 32)
-    labels = torch.arange(args.batch) % 10
+    model = (Vgg16 if args.model == "vgg16" else ResNet)(args).to(args.device)
+    images = torch.randn(args.batch, 3, 32, 32, device=args.device)
+    labels = torch.arange(args.batch, device=args.device) % 10
+
+    def wait():
+        """A GPU computes asynchronously."""
+        if args.device != "cpu":
+            torch.cuda.synchronize()
+
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
 
     def autocast():
-        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.autocast)
+        return torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=args.autocast)
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
@@ -136,6 +143,7 @@ def main():
         loss.backward()
         backward = clock()
         optimizer.step()
+        wait()
         end = clock()
         if step >= args.warm_up:
             times = [forward - start, backward - forward, end - backward, end - start]
@@ -149,6 +157,7 @@ def main():
         for step in range(args.warm_up + args.steps):
             start = clock()
             model(images)
+            wait()
             if step >= args.warm_up:
                 evaluation = min(evaluation, clock() - start)
     names = ["forward_ms", "backward_ms", "optimizer_ms", "step_ms"]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::PoisonError;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Optimizer, VarMap};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use vmf_candle::ranks::{Ranks, Share};
 use vmf_candle::train::backward;
 use vmf_candle::{
     Adam, AdamConfig, AutoBeta, Checkpoint, Elbo, Forward, Moments, Posterior, Progress,
-    cross_entropy, seeded,
+    cross_entropy_counted, seeded,
 };
 
 use crate::data::Dataset;
@@ -210,6 +210,11 @@ impl Trainer {
         self.is_stop_agreed
     }
 
+    /// Whether it computes on a GPU, where every look at a value waits for the device.
+    pub fn is_on_gpu(&self) -> bool {
+        !self.device.is_cpu()
+    }
+
     /// Number of finished epochs.
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -287,15 +292,18 @@ impl Trainer {
         if let Some(ivon) = &mut self.ivon {
             ivon.draw(self.settings.seed, self.step, 0)?;
         }
-        let (logits, nll, loss) = match self.loss(&images, &labels) {
+        let (nll, right, loss) = match self.loss(&images, &labels) {
             Ok(found) => found,
             Err(error) => return self.restored(error),
         };
+        if self.device.is_cuda() && ranks.is_alone() && self.ivon.is_none() {
+            return self.finish_step(&loss, &[&nll, &right], (&images, &labels));
+        }
         // All ranks learn the same, so that they fail or stop together.
         let mut sums = [
             scalar(&nll)? * count as f64,
             scalar(&loss)?,
-            correct(&logits, &labels)? as f64,
+            scalar(&right)?,
             f64::from(u8::from(interrupt::asked())),
         ];
         ranks.sum_f64(&mut sums)?;
@@ -325,9 +333,9 @@ impl Trainer {
         Ok(())
     }
 
-    /// The logits of a batch, its mean negative log-likelihood, and the loss.
+    /// The mean negative log-likelihood of a batch, the number of right predictions, and the loss.
     fn loss(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-        let (logits, nll) = self.outputs(images, labels).with_context(|| {
+        let (nll, right) = self.outputs(images, labels).with_context(|| {
             let (step, epoch) = (self.step, self.epoch + 1);
             format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
         })?;
@@ -342,19 +350,19 @@ impl Trainer {
                 elbo.loss(&nll, &self.posterior)?.total
             }
         };
-        Ok((logits, nll, loss))
+        Ok((nll, right, loss))
     }
 
-    /// The logits of a batch, and their cross-entropy.
+    /// The cross-entropy of a batch, and the number of right predictions.
     fn outputs(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
         if self.settings.propagate {
             let logits = self.model.propagate(&Moments::training(images))?;
-            return Ok((logits.mean().clone(), logits.cross_entropy(labels)?));
+            let (_, right) = cross_entropy_counted(logits.mean(), labels)?;
+            return Ok((logits.cross_entropy(labels)?, right));
         }
         let pass = self.settings.method.pass(self.settings.seed, self.step).shared(&self.share);
         let logits = self.model.forward(images, &pass)?;
-        let nll = cross_entropy(&logits, labels)?;
-        Ok((logits, nll))
+        Ok(cross_entropy_counted(&logits, labels)?)
     }
 
     fn take_step(&mut self, loss: &Tensor) -> Result<()> {
@@ -374,6 +382,32 @@ impl Trainer {
             ivon.restore()?;
         }
         Err(error)
+    }
+
+    /// The rest of a step on a GPU, which is read back once: everything is queued first, and the
+    /// device itself leaves the weights as they are if the loss or a gradient is not finite.
+    fn finish_step(
+        &mut self,
+        total: &Tensor,
+        scalars: &[&Tensor],
+        trained: (&Tensor, &Tensor),
+    ) -> Result<()> {
+        self.is_stop_agreed = interrupt::asked();
+        self.adam.set_learning_rate(self.settings.lr_at(self.time()));
+        let values = self.adam.backward_step_watching(total, scalars).with_context(|| {
+            let (step, epoch) = (self.step, self.epoch + 1);
+            format!("training cannot continue at step {step} (epoch {epoch}). {REMEDIES}")
+        })?;
+        let [nll, correct] = values[..] else { bail!("a step reported {values:?}") };
+        self.warn_of_divergence(nll);
+        self.find_beta(trained)?;
+        let images = self.share.batch() as u64;
+        self.step += 1;
+        self.state.step_in_epoch += 1;
+        self.state.sums.images += images;
+        self.state.sums.nll += nll * images as f64;
+        self.state.sums.correct += correct as u64;
+        Ok(())
     }
 
     /// Measures on held-out images whether the network is overconfident, and moves beta, if beta is
@@ -590,11 +624,4 @@ impl Trainer {
 
 fn scalar(tensor: &Tensor) -> Result<f64> {
     Ok(tensor.to_dtype(DType::F64)?.to_scalar()?)
-}
-
-fn correct(logits: &Tensor, labels: &Tensor) -> Result<u64> {
-    let predicted = logits.detach().argmax(1)?.to_vec1::<u32>()?;
-    let labels = labels.to_vec1::<u32>()?;
-    let right = predicted.iter().zip(&labels).filter(|(a, b)| a == b);
-    Ok(right.count() as u64)
 }

@@ -9,6 +9,8 @@
 //! A weight under the sphere constraint loses the radial part of its gradient first, `g <- g - (g .
 //! w) w`, and its rows are put back to unit length afterwards.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod moments;
 
 pub use moments::Moments;
@@ -23,7 +25,7 @@ use crate::train::memory::keep_freed_memory;
 use crate::vars::{is_statistic, lock};
 use crate::warning::warn;
 use candle_core::backprop::GradStore;
-use candle_core::{Result, Tensor, Var};
+use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::{Optimizer, VarMap};
 use moments::State;
 use vmf_kernels::adam as kernel;
@@ -116,21 +118,26 @@ impl Parameter {
         Self { name, var, group, state: None }
     }
 
-    fn step(&mut self, gradient: &Tensor, scale: f64, config: &AdamConfig) -> Result<()> {
+    /// The constants of its step.
+    fn rule(&self, config: &AdamConfig) -> kernel::AdamConfig {
         let (lr, weight_decay) = match self.group {
             Group::Base => (config.lr, config.weight_decay),
             Group::Sphere => (config.lr, 0.0),
             Group::Noise => (config.noise_lr, 0.0),
         };
         let row = self.var.elem_count() / self.var.dims().first().copied().unwrap_or(1).max(1);
-        let rule = kernel::AdamConfig {
+        kernel::AdamConfig {
             lr,
             beta1: config.beta1,
             beta2: config.beta2,
             eps: config.eps,
             weight_decay,
             sphere: (self.group == Group::Sphere).then_some(row),
-        };
+        }
+    }
+
+    fn step(&mut self, gradient: &Tensor, scale: f64, config: &AdamConfig) -> Result<()> {
+        let rule = self.rule(config);
         let mut gradient = gradient.detach();
         if scale != 1.0 {
             gradient = (gradient * scale)?;
@@ -262,6 +269,42 @@ impl Adam {
         Ok(())
     }
 
+    /// `backward_step`, which also returns the values of further scalars that were computed on the
+    /// way. On a GPU one read at the end of the step returns everything: whether the step was taken,
+    /// and these values. They are `f32` there.
+    pub fn backward_step_watching(
+        &mut self,
+        loss: &Tensor,
+        scalars: &[&Tensor],
+    ) -> Result<Vec<f64>> {
+        #[cfg(feature = "cuda")]
+        if loss.device().is_cuda() && self.ranks.is_alone() {
+            let gradients = backward(loss)?;
+            if cuda::fits(&self.parameters, &gradients) {
+                let watched: Vec<&Tensor> =
+                    [loss].into_iter().chain(scalars.iter().copied()).collect();
+                let values = self.step_on_cuda(&gradients, &watched)?;
+                return Ok(values.iter().skip(1).map(|&value| value.into()).collect());
+            }
+        }
+        let read = |scalar: &&Tensor| scalar.to_dtype(DType::F64)?.to_scalar();
+        let values = scalars.iter().map(read).collect::<Result<_>>()?;
+        self.backward_step(loss)?;
+        Ok(values)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn step_on_cuda(&mut self, grads: &GradStore, watched: &[&Tensor]) -> Result<Vec<f32>> {
+        self.or_undo(self.check_statistics())?;
+        let taken = cuda::step(&mut self.parameters, grads, &self.config, watched);
+        let values = self.or_undo(taken)?;
+        if !std::mem::replace(&mut self.has_stepped, true) {
+            self.name_parameters_without_gradient(grads);
+        }
+        self.keep_statistics();
+        Ok(values)
+    }
+
     /// A parameter that the loss does not depend on is never trained: a layer that was built and
     /// not used, a tensor that was detached, a part of the network behind another optimizer.
     fn name_parameters_without_gradient(&self, grads: &GradStore) {
@@ -297,6 +340,13 @@ impl Adam {
             posterior.undo_statistics()?;
         }
         result
+    }
+
+    /// After a step, what the pass before it changed in running statistics is final.
+    fn keep_statistics(&self) {
+        if let Some(posterior) = &self.posterior {
+            posterior.last_pass().keep();
+        }
     }
 
     /// The gradients of a loss, added up over the ranks.
@@ -358,6 +408,10 @@ impl Optimizer for Adam {
     /// Takes a step. If a gradient is NaN or infinite, the error names it and nothing changes; the
     /// running statistics are those before the pass.
     fn step(&mut self, grads: &GradStore) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if cuda::fits(&self.parameters, grads) {
+            return self.step_on_cuda(grads, &[]).map(|_| ());
+        }
         let scale = self.or_undo(self.check_gradients(grads))?;
         if !std::mem::replace(&mut self.has_stepped, true) {
             self.name_parameters_without_gradient(grads);
@@ -367,9 +421,7 @@ impl Optimizer for Adam {
                 parameter.step(gradient, scale, &self.config)?;
             }
         }
-        if let Some(posterior) = &self.posterior {
-            posterior.last_pass().keep();
-        }
+        self.keep_statistics();
         Ok(())
     }
 
@@ -387,6 +439,13 @@ impl Optimizer for Adam {
     /// step. If the loss or a gradient is NaN or infinite, the error names it and nothing changes;
     /// the running statistics are those before the pass.
     fn backward_step(&mut self, loss: &Tensor) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if loss.device().is_cuda() && self.ranks.is_alone() {
+            let gradients = self.or_undo(backward(loss))?;
+            if cuda::fits(&self.parameters, &gradients) {
+                return self.step_on_cuda(&gradients, &[loss]).map(|_| ());
+            }
+        }
         let gradients = self.or_undo(self.gradients(loss))?;
         self.step(&gradients)
     }

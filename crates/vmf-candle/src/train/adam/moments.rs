@@ -52,8 +52,9 @@ impl State {
             let values = |moment: Tensor| moment.flatten_all()?.to_vec1::<f32>();
             Values::Fused(Mutex::new([values(first)?, values(second)?]))
         } else {
-            let device = var.device();
-            Values::Tensors([first.to_device(device)?, second.to_device(device)?])
+            // Copies, because the CUDA kernel changes them in place.
+            let own = |moment: Tensor| moment.to_device(var.device())?.copy();
+            Values::Tensors([own(first)?, own(second)?])
         };
         Ok(Self { steps, values })
     }
@@ -61,7 +62,7 @@ impl State {
     /// A copy as tensors.
     pub(super) fn moments(&self, var: &Var) -> Result<Moments> {
         let [first, second] = match &self.values {
-            Values::Tensors(moments) => moments.clone(),
+            Values::Tensors([first, second]) => [first.copy()?, second.copy()?],
             Values::Fused(moments) => {
                 let moments = moments.lock().unwrap_or_else(PoisonError::into_inner);
                 let tensor = |values: &[f32]| Tensor::from_slice(values, var.shape(), &Device::Cpu);
@@ -69,6 +70,27 @@ impl State {
             }
         };
         Ok(Moments { first, second, steps: self.steps })
+    }
+
+    /// The moments, where a kernel changes them in place.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_device(&self) -> Result<&[Tensor; 2]> {
+        match &self.values {
+            Values::Tensors(moments) => Ok(moments),
+            Values::Fused(_) => candle_core::bail!("the moments are on the CPU"),
+        }
+    }
+
+    /// How many gradients it has seen.
+    #[cfg(feature = "cuda")]
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Counts a step that a kernel took.
+    #[cfg(feature = "cuda")]
+    pub(super) fn count_step(&mut self) {
+        self.steps += 1;
     }
 
     /// Moves the variable.

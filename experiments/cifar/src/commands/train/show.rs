@@ -1,5 +1,6 @@
 //! What training prints while it runs.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -61,7 +62,12 @@ pub(super) struct EpochBar {
     start: Instant,
     first: usize,
     is_noisy: bool,
+    /// What the bar says about the noise, and the step at which it was last looked at.
+    noise: RefCell<Option<(u32, String)>>,
 }
+
+/// Steps between two looks at the noise on a GPU.
+const LOOK_EVERY: u32 = 100;
 
 impl EpochBar {
     pub(super) fn new(trainer: &Trainer, settings: &Settings) -> Self {
@@ -73,6 +79,7 @@ impl EpochBar {
             start: Instant::now(),
             first: trainer.step_in_epoch(),
             is_noisy: settings.method.is_noisy(),
+            noise: RefCell::default(),
         }
     }
 
@@ -85,9 +92,16 @@ impl EpochBar {
         let mut message =
             format!("{speed:.0} images/s, nll {:.3}, accuracy {:.3}", sums.nll(), sums.accuracy());
         if self.is_noisy {
-            let summary = trainer.summary()?;
-            let sigmas: Vec<f64> = summary.iter().map(|layer| layer.sigma_eff()).collect();
-            message += &format!(", kl {:.3e}, {}", summary.kl(), sigma_range(&sigmas));
+            let mut noise = self.noise.borrow_mut();
+            let since = noise.as_ref().map(|(step, _)| trainer.step() - step);
+            // To look at the noise on a GPU means to wait for it, once for each layer.
+            if since.is_none_or(|since| !trainer.is_on_gpu() || since >= LOOK_EVERY) {
+                let summary = trainer.summary()?;
+                let sigmas: Vec<f64> = summary.iter().map(|layer| layer.sigma_eff()).collect();
+                let text = format!(", kl {:.3e}, {}", summary.kl(), sigma_range(&sigmas));
+                *noise = Some((trainer.step(), text));
+            }
+            message += noise.as_ref().map_or("", |(_, text)| text);
         }
         tracing::debug!(step = trainer.step(), "{message}");
         self.bar.message(message);
