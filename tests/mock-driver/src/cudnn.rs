@@ -88,6 +88,7 @@ macro_rules! cudnn {
         /// # Safety
         /// Every pointer must be as cuDNN's reference requires.
         #[unsafe(no_mangle)]
+        #[allow(clippy::redundant_closure_call, reason = "the closure is where `?` returns to")]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the pointers are as the caller promises.
             status(stringify!($name), unsafe { (|| -> Result<(), String> { $body })() })

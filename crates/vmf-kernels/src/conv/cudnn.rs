@@ -11,6 +11,7 @@ use crate::bn_noise::cuda::{CudaElement, Error, check};
 use crate::bn_noise::launches::Storage;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,10 +87,10 @@ pub fn convolve<T: CudaElement>(
     let contexts = contexts.get_or_insert_default();
     let key = stream.context().cu_ctx() as usize;
     stream.context().bind_to_thread()?;
-    if !contexts.contains_key(&key) {
-        contexts.insert(key, Context::new(functions)?);
-    }
-    let Some(context) = contexts.get_mut(&key) else { return Ok(()) };
+    let context = match contexts.entry(key) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => new.insert(Context::new(functions)?),
+    };
     let plan = context.plan(functions, shape, direction, T::STORAGE)?;
     context.reserve(stream, plan.workspace)?;
     let status = |what, status| ok(functions, what, status);
