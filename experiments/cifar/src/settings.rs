@@ -93,6 +93,10 @@ settings! {
     /// Schedule of the learning rate of the weights
     #[arg(value_enum)]
     lr_decay: Decay,
+    /// Share of the epochs, at the beginning, in which the learning rate of the weights rises from 0
+    #[serde(default)]
+    #[arg(value_name = "SHARE")]
+    lr_warmup: f64,
     /// Learning rate of the noise parameters
     noise_lr: f64,
     /// Weight of the KL with `--method vmf`: auto, to find it during training on the images that
@@ -213,6 +217,7 @@ impl Preset {
             batch: 256,
             lr: 1e-4,
             lr_decay: Decay::Constant,
+            lr_warmup: 0.0,
             noise_lr: 2e-2,
             beta: Beta::Auto,
             held_out: 0.05,
@@ -316,7 +321,9 @@ impl Settings {
         for (name, value) in [("--sigma", self.sigma), ("--hess-init", self.hess_init)] {
             ensure!(value > 0.0 && value.is_finite(), "{name} is {value}; it must be positive");
         }
-        for (name, value) in [("--dropout", self.dropout), ("--swa", self.swa)] {
+        for (name, value) in
+            [("--dropout", self.dropout), ("--swa", self.swa), ("--lr-warmup", self.lr_warmup)]
+        {
             ensure!(
                 (0.0..1.0).contains(&value),
                 "{name} is {value}; it is a share, from 0 to below 1"
@@ -406,6 +413,10 @@ impl Settings {
 
     /// The learning rate of the weights after this many epochs.
     pub fn lr_at(&self, epochs: f64) -> f64 {
+        let warmup = self.lr_warmup * f64::from(self.epochs);
+        if epochs < warmup {
+            return self.lr * epochs / warmup;
+        }
         match (self.lr_decay, self.swa_start()) {
             (Decay::Constant, _) => self.lr,
             // The weights must not come to rest before their mean is taken.
@@ -602,6 +613,8 @@ mod tests {
         assert_eq!((paper.batch, paper.epochs, paper.width), (256, 200, 1.0));
         assert_eq!((paper.lr, paper.noise_lr), (1e-4, 2e-2));
         assert_eq!(paper.lr_at(150.0), 1e-4);
+        let warmed = Settings { lr_warmup: 0.05, ..paper.clone() };
+        assert_eq!([0.0, 5.0, 10.0].map(|epoch| warmed.lr_at(epoch)), [0.0, 0.5e-4, 1e-4]);
         assert_eq!(paper.beta_at(100.0), None);
         let fixed = Settings { beta: Beta::Fixed(0.002), ..paper.clone() };
         assert_eq!([0.0, 10.0].map(|epoch| fixed.beta_at(epoch)), [Some(0.0), Some(0.001)]);

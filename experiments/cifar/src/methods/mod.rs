@@ -138,8 +138,8 @@ impl Method {
     pub fn recipe(self, settings: &mut Settings) {
         match self {
             // Shen et al. (2024) train residual networks on CIFAR-10 at a rate of 0.2, which is in
-            // units of a gradient, and not of Adam's steps.
-            Method::Ivon => settings.lr = 0.2,
+            // units of a gradient, and not of Adam's steps. It rises in 5 of 200 epochs.
+            Method::Ivon => (settings.lr, settings.lr_warmup) = (0.2, 0.025),
             Method::Swa => settings.swa = SWA_SHARE,
             _ => {}
         }
