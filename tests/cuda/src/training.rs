@@ -281,7 +281,7 @@ fn steps(machine: &mut impl Machine, order: u32) -> Result<(), String> {
             partials: machine.upload(&vec![0xff; 8 * chunks]),
             watched: machine.upload(&words(&watched)),
             squares: machine.upload(&vec![0xff; 8 * placed.len()]),
-            report: machine.upload(&vec![0xff; 4 * (REPORT_HEAD + 2)]),
+            report: machine.upload(&[0xff; 4 * (REPORT_HEAD + 2)]),
         };
         let counts = [placed.len(), chunks, watched.len()];
         run(machine, order, &adam::step(&plain, clip, counts, &at))?;
