@@ -15,6 +15,7 @@ use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
+use vmf_candle::ops::mean_over_positions;
 use vmf_candle::predict::predict_stream;
 use vmf_candle::prelude::*;
 
@@ -91,7 +92,7 @@ impl Network {
 
 impl Forward for Network {
     fn forward(&self, xs: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
-        self.classifier.forward(&self.features.forward(xs, pass)?.mean((2, 3))?)
+        self.classifier.forward(&mean_over_positions(&self.features.forward(xs, pass)?)?)
     }
 }
 
@@ -106,12 +107,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let device = Device::Cpu;
     let files = [1, 2, 3, 4, 5].map(|file| format!("data_batch_{file}.bin"));
-    let train = Images::read(folder, &files.each_ref().map(String::as_str))?;
+    let mut train = Images::read(folder, &files.each_ref().map(String::as_str))?;
     let test = Images::read(folder, &["test_batch.bin"])?;
     let test_len = limit.min(test.0.len());
-    // One image in twenty is held out of training, to find beta by.
-    let held_out_len = limit.min(train.0.len()) / 20;
-    let train_len = limit.min(train.0.len()) - held_out_len;
+    // One image in twenty, drawn at random, is held out of training, to find beta by.
+    train.0.truncate(limit);
+    train.0.shuffle(&mut StdRng::seed_from_u64(SEED));
+    let held_out_len = train.0.len() / 20;
+    let train_len = train.0.len() - held_out_len;
     let held_out: Vec<usize> = (train_len..train_len + held_out_len.min(500)).collect();
     let held_out = train.batch(&held_out, &device)?;
 

@@ -10,6 +10,7 @@ use candle_nn::{
     BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, Optimizer, VarBuilder, VarMap,
 };
 use vmf_candle::checkpoint::Convert;
+use vmf_candle::ops::mean_over_positions;
 use vmf_candle::prelude::*;
 
 const SEED: u64 = 3;
@@ -42,7 +43,7 @@ fn variational(posterior: &Posterior, vb: VarBuilder) -> Result<Chain> {
     let config = VmfConfig::default().relu().affine().norm_at("bn1").padding(1);
     Ok(Chain::new()
         .add(vmf_conv2d(1, 16, 3, config, posterior, vb.pp("conv1"))?)
-        .add_plain(|xs: &Tensor| xs.mean((2, 3)))
+        .add_plain(|xs: &Tensor| mean_over_positions(xs))
         .add_plain(candle_nn::linear(16, 2, vb.pp("head"))?))
 }
 

@@ -22,6 +22,7 @@
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use candle_nn::{Optimizer, VarMap};
+//! use vmf_candle::ops::mean_over_positions;
 //! use vmf_candle::prelude::*;
 //! # fn main() -> candle_core::Result<()> {
 //! # let device = Device::Cpu;
@@ -39,7 +40,7 @@
 //!     .unit(vmf_conv2d(16, 16, 3, unit(), &posterior, vb.pp("features.1"))?);
 //! let model = Chain::new()
 //!     .add(features)
-//!     .add_plain(|xs: &Tensor| xs.mean((2, 3)))
+//!     .add_plain(|xs: &Tensor| mean_over_positions(xs))
 //!     .add_plain(candle_nn::linear(16, 10, vb.pp("head"))?);
 //!
 //! // Train.
@@ -197,17 +198,17 @@
 //! for example the one before a conversion. Compare both on data that was not used in training.
 //! [`metrics`] has reliability diagrams, detection of out-of-distribution inputs and temperature
 //! scaling. The example `calibrated` compares a network of candle-nn's layers with its variational
-//! counterpart. If the prediction is overconfident (confidence above accuracy), raise beta. Lower
-//! it if the prediction is underconfident, as Monte Carlo with too much noise is, or if accuracy
-//! falls and [`Posterior::summary`](posterior::Posterior::summary) shows layers above sigma_eff =
-//! 2.
+//! counterpart. [`AutoBeta`] aims at a calibrated prediction; with a beta of your own, raise it if
+//! the prediction is overconfident (confidence above accuracy). Lower it if the prediction is
+//! underconfident, as Monte Carlo with too much noise is, or if accuracy falls and
+//! [`Posterior::summary`](posterior::Posterior::summary) shows layers above sigma_eff = 2.
 //!
 //! # Checkpoints
 //!
 //! A [`Checkpoint`] holds weights, noise, statistics and optimizer in one safetensors file, from
 //! which training continues. Python's `safetensors` opens it too. `python/load_checkpoint.py` in
-//! this crate runs a VGG-like network, whose configuration contains a `plan`, in PyTorch; its
-//! logits agree to 1e-4.
+//! this crate runs it in PyTorch, if its configuration lists the parts of the network: chains,
+//! residual networks and vision transformers. Logits agree to 1e-4.
 //!
 //! # Reproducibility
 //!

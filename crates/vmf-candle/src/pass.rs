@@ -317,7 +317,7 @@ pub trait Forward {
     ///
     /// ```
     /// # use candle_core::{Device, Module, Result, Tensor};
-    /// # use vmf_candle::prelude::*;
+    /// # use vmf_candle::{ops, prelude::*};
     /// struct Block {
     ///     first: VmfConv2d,
     ///     second: VmfConv2d,
@@ -328,7 +328,7 @@ pub trait Forward {
     ///     fn forward(&self, xs: &Tensor, pass: &Pass) -> Result<Tensor> {
     ///         let ys = self.first.forward(xs, pass)?;
     ///         let ys = self.second.forward_residual(&ys, xs, pass)?;
-    ///         self.head.forward(&ys.mean((2, 3))?)
+    ///         self.head.forward(&ops::mean_over_positions(&ys)?)
     ///     }
     ///
     ///     fn propagate(&self, xs: &Moments) -> Result<Moments> {

@@ -15,7 +15,7 @@ use candle_core::{Result, Tensor};
 /// use vmf_candle::prelude::*;
 /// # let posterior = Posterior::new();
 /// let one_pass = Samples::expected(&posterior); // the mean over the noise, in one pass
-/// let full = Samples::full(&posterior); // the same with the variance of each element, in two
+/// let full = Samples::full(&posterior); // the same with the variance of each element, in about 2.5
 /// let monte_carlo = Samples::monte_carlo(16, 42); // what it approximates, at the price of sixteen
 /// let noise_off = Samples::mean(); // the network at the mean of its weights: overconfident
 /// ```
