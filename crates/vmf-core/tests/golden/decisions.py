@@ -118,7 +118,8 @@ def conformal(kind, calibration, test, alpha):
     quantile = np.quantile(scores, level, method="inverted_cdf") if level <= 1 else np.inf
     sets = class_scores(test_probs, kind) <= quantile + 1e-12
     if kind["name"] == "threshold" and np.isfinite(quantile):
-        # MAPIE's adaptive sets follow another convention: they are never empty.
+        # MAPIE's adaptive sets (APS, RAPS) are not compared: they differ from the definition used here,
+        # among other things in that they are never empty.
         model = SplitConformalClassifier(
             Given(k), confidence_level=1 - alpha, conformity_score="lac", prefit=True
         )

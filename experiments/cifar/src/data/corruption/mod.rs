@@ -3,9 +3,10 @@
 //!
 //! Blur, contrast, brightness, saturation and pixelation are functions of the image, and equal those
 //! of the Python package `imagecorruptions` with CIFAR-10-C's parameters to a grey level (`tests/
-//! golden/corruptions.py`). Noise, fog and the elastic transform are random: they have the same
-//! distribution, drawn from a generator of our own, so that an image is corrupted in the same way
-//! on every machine. JPEG is that of the `image` crate, which does not subsample colours as the
+//! golden/corruptions.py`). Noise, fog and the elastic transform are random, drawn from a generator of
+//! our own, so that an image is corrupted in the same way on every machine. Noise has the published
+//! distribution. Fog is a diamond-square cloud of the same strength, whose rougher details are not
+//! weighted as the published ones are, and the elastic transform has not been compared. JPEG is that of the `image` crate, which does not subsample colours as the
 //! published files do; at the same quality it damages an image a little less.
 
 mod color;
