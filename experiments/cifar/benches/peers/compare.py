@@ -4,7 +4,7 @@
     python3 experiments/cifar/benches/peers/compare.py --torch-python .tools/torch/bin/python --out docs/benchmarks/DATE-MACHINE
 
 The script builds cifar first. PyTorch needs an interpreter that has it; everything else needs only the
-standard library. The whole comparison takes some ten minutes on two cores. It can be stopped at any
+standard library. A round takes some nine minutes on two cores. It can be stopped at any
 time: each measurement is appended to OUT/raw.jsonl at once, and the same command continues.
 `--seconds 80` stops by itself, `--only quarter stock` leaves other cases out.
 
@@ -256,14 +256,14 @@ def write_readme(args, records, runs):
     versions = {record["report"]["version"] for record in records if "version" in record["report"]}
     commits = ", ".join(sorted({record["commit"] for record in records}))
     text = [
-        f"# VGG16, batch {args.batch}, f32: training step and evaluation",
+        f"# VGG16, ResNet-20 and ResNet-18, batch {args.batch}: training step and evaluation",
         "",
         f"{max(record['date'] for record in records)} UTC. {processor()}, {platform.system()} {platform.release()}.",
         f"PyTorch {', '.join(sorted(versions)) or 'not measured'}; {output_of(['rustc', '--version'])}; commit {commits}.",
         f"Our kernels with {', '.join(sorted(instructions)) or 'what is not known'}. By threads: multiply-adds in registers {machine('peak_gflops')} (GFLOP/s),",
         f"memory read and written {machine('bandwidth')} (GB/s).",
         "",
-        f"Fastest of {args.rounds} rounds of {args.steps} steps (four times as many at width 1/4) after {WARM_UP} that warm up, of stock",
+        f"Fastest of {args.rounds} round{'s' if args.rounds > 1 else ''} of {args.steps} steps (four times as many at width 1/4, twice for ResNet-20) after {WARM_UP} that warm up, of stock",
         "Candle two after one; programs in turn. Times in ms, each the fastest of its kind, so that parts need not add up; memory",
         "in MB; 1 thread by processor time, more by wall time. Evaluation is a forward pass with running statistics and noise.",
         "Steps with and without noise and KL take turns in one run, and their ratio is the median over pairs of steps, then over",
