@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -42,6 +43,14 @@ pub fn cifar(folder: &Path, arguments: &[&str]) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    // The tests may themselves run under `nohup`, whose children ignore a hang-up.
+    // SAFETY: `signal` may be called between `fork` and `exec`.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            Ok(())
+        });
+    }
     command
 }
 
