@@ -252,11 +252,13 @@ def write_readme(args, records, runs):
         found = [f"{value:.0f} on {threads}" for threads, value in sorted(found.items()) if value]
         return ", ".join(found) or "not measured"
 
+    measured = {(name, threads) for name, threads, _ in results}
+    networks = dict.fromkeys(case.model for case in cases if (case.name, case.threads) in measured)
     instructions = {record["report"].get("instructions") for record in records} - {None}
     versions = {record["report"]["version"] for record in records if "version" in record["report"]}
     commits = ", ".join(sorted({record["commit"] for record in records}))
     text = [
-        f"# VGG16, ResNet-20 and ResNet-18, batch {args.batch}: training step and evaluation",
+        f"# Training step and evaluation of {', '.join(networks)}, batch {args.batch}",
         "",
         f"{max(record['date'] for record in records)} UTC. {processor()}, {platform.system()} {platform.release()}.",
         f"PyTorch {', '.join(sorted(versions)) or 'not measured'}; {output_of(['rustc', '--version'])}; commit {commits}.",
