@@ -259,10 +259,10 @@ impl Preset {
 
 impl Settings {
     /// The settings that change nothing, beside these others.
-    pub fn unused(&self) -> impl Iterator<Item = &'static &'static str> {
+    pub fn unused(&self) -> impl Iterator<Item = &'static str> {
         // A beta that is found does not rise on a schedule.
-        let of_beta: &[&str] = if self.beta == Beta::Auto { &["warmup"] } else { &[] };
-        self.method.unused().iter().chain(of_beta)
+        let of_beta = (self.beta == Beta::Auto).then_some("warmup");
+        self.method.unused().chain(of_beta)
     }
 
     /// Refuses settings that a network cannot be trained with.

@@ -39,10 +39,7 @@ pub(super) fn figure(comparison: &Comparison) -> Figure {
 }
 
 fn subtitle(comparison: &Comparison, runs: usize) -> String {
-    let mut text = format!(
-        "noise off, statistics measured without noise, {} test images",
-        comparison.protocol.test_images
-    );
+    let mut text = format!("one pass, {} test images", comparison.protocol.test_images);
     if runs > comparison.groups.len() {
         text += "; lines are means over seeds, bands and bars one standard deviation";
     }
@@ -99,11 +96,12 @@ fn calibration(groups: &[Group]) -> Panel {
     panel.diagonal("calibrated")
 }
 
-/// The reliability bins of all runs of a group, merged bin by bin.
+/// The reliability bins of all runs of a group in one pass, as in the records of their epochs,
+/// merged bin by bin.
 pub(super) fn pooled(group: &Group) -> Vec<Bin> {
     let evaluations = group.members.iter().map(|member| &member.evaluation);
     let mut bins: Vec<Bin> = evaluations
-        .filter_map(|evaluation| evaluation.way(Way::Mean))
+        .filter_map(|evaluation| evaluation.way(Way::Expected).or(evaluation.way(Way::Mean)))
         .flat_map(|measured| measured.all.bins.iter().copied())
         .collect();
     bins.sort_by(|a, b| a.lower.total_cmp(&b.lower));

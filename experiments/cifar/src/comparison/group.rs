@@ -153,8 +153,8 @@ fn fields(settings: &Settings) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(settings) else {
         return Map::new();
     };
-    for name in ["seed", "method"].iter().chain(settings.unused()) {
-        fields.remove(*name);
+    for name in ["seed", "method"].into_iter().chain(settings.unused()) {
+        fields.remove(name);
     }
     fields
 }

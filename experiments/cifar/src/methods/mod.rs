@@ -45,6 +45,20 @@ pub enum Method {
     Swa,
 }
 
+/// The settings that only some methods use, and which.
+const OWN_SETTINGS: [(&str, &[Method]); 10] = [
+    ("beta", &[Method::Vmf, Method::MeanField]),
+    ("warmup", &[Method::Vmf, Method::MeanField]),
+    ("sigma", &[Method::Vmf, Method::None, Method::MeanField]),
+    ("noise_lr", &[Method::Vmf, Method::None]),
+    ("sigma_groups", &[Method::Vmf, Method::None]),
+    ("fixed_sigma", &[Method::Vmf, Method::None]),
+    ("propagate", &[Method::Vmf, Method::None]),
+    ("dropout", &[Method::Dropout]),
+    ("hess_init", &[Method::Ivon]),
+    ("weight_decay", &[Method::Ivon]),
+];
+
 /// The share of the epochs that `--method swa` averages over, as in its paper.
 const SWA_SHARE: f64 = 0.25;
 
@@ -100,38 +114,8 @@ impl Method {
     }
 
     /// The settings that it does not use.
-    pub fn unused(self) -> &'static [&'static str] {
-        match self {
-            Method::Vmf => &["dropout", "hess_init", "weight_decay"],
-            Method::None => &["beta", "warmup", "dropout", "hess_init", "weight_decay"],
-            Method::Map | Method::Swa => &[
-                "beta",
-                "warmup",
-                "noise_lr",
-                "sigma",
-                "sigma_groups",
-                "fixed_sigma",
-                "dropout",
-                "hess_init",
-                "weight_decay",
-            ],
-            Method::Dropout => &[
-                "beta",
-                "warmup",
-                "noise_lr",
-                "sigma",
-                "sigma_groups",
-                "fixed_sigma",
-                "hess_init",
-                "weight_decay",
-            ],
-            Method::MeanField => {
-                &["noise_lr", "dropout", "sigma_groups", "fixed_sigma", "hess_init", "weight_decay"]
-            }
-            Method::Ivon => {
-                &["beta", "warmup", "noise_lr", "sigma", "sigma_groups", "fixed_sigma", "dropout"]
-            }
-        }
+    pub fn unused(self) -> impl Iterator<Item = &'static str> {
+        OWN_SETTINGS.iter().filter(move |(_, users)| !users.contains(&self)).map(|(name, _)| *name)
     }
 
     /// Replaces settings of a preset by those that the method was published with.
